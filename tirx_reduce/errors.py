@@ -1,0 +1,25 @@
+"""Every error of ours: what was seen, and what is needed."""
+
+
+class ReduceError(Exception):
+    """Base of every error that tirx-reduce raises."""
+
+
+class Unsupported(ReduceError):
+    """A function, dtype, shape or candidate is declined; the text says what was seen and what is needed."""
+
+
+class BadCalibration(ReduceError):
+    """A calibration is missing, malformed, or was made for something else."""
+
+
+class UnknownPolicy(ReduceError):
+    """No policy of that name is registered; the text lists the known ones."""
+
+
+class DuplicatePolicy(ReduceError):
+    """Two policies claim one name; the text names both origins."""
+
+
+class BadEstimate(ReduceError):
+    """A policy returned a price that is not finite and positive, or of another unit."""
