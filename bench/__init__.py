@@ -1,0 +1,1 @@
+"""Workloads, measuring, records and the command line."""
