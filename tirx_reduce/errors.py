@@ -13,6 +13,10 @@ class BadCalibration(ReduceError):
     """A calibration is missing, malformed, or was made for something else."""
 
 
+class Uncalibrated(BadCalibration, Unsupported):
+    """A calibration does not cover this one function or candidate; elsewhere it may serve."""
+
+
 class UnknownPolicy(ReduceError):
     """No policy of that name is registered; the text lists the known ones."""
 

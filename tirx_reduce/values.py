@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+import hashlib
+import json
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeAlias
 
 from .errors import ReduceError
 from .program import RowProgram
@@ -29,6 +31,10 @@ class DeviceLimits:
     """Target kind: `metal` or `cuda`."""
     cores: int = 0
     """Multiprocessors (GPU cores) of the device, 0 where it is not known."""
+    cores_assumed: bool = False
+    """`cores` is the usual number of the architecture, not read from a device."""
+    opt_in_shared_bytes: int = 0
+    """Shared memory that a kernel may ask for at its launch, 0 where that is no more than `shared_bytes`."""
 
     def __post_init__(self) -> None:
         for name in ("subgroup_size", "max_threads", "shared_bytes", "max_arguments", "private_scalars"):
@@ -67,6 +73,33 @@ class Candidate:
     def threads(self) -> int:
         """Threads of one group."""
         return self.width * self.packing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyCounts:
+    """What was counted on the captured function of one reuse family, in its plain form."""
+
+    reuse: str
+    """The family: `reload`, `private` or `shared`."""
+    passes: int
+    """Walks over the row, the last one writing."""
+    reductions: int
+    """Collective reductions."""
+    column_bytes_per_row_column: int
+    """Sum of storage sizes over a row's accesses, for one column (bytes)."""
+    kept: int
+    """Values a column kept between passes; 0 under reload."""
+    storage_bytes: int
+    """Size of the widest matrix element in memory."""
+    accumulation_bytes: int
+    """Size of the widest accumulator."""
+
+    def __post_init__(self) -> None:
+        if self.reuse not in REUSES:
+            raise ReduceError(f"FamilyCounts.reuse is {self.reuse!r}; needs one of {', '.join(REUSES)}")
+        for name in ("passes", "reductions", "column_bytes_per_row_column", "kept"):
+            if getattr(self, name) < 0:
+                raise ReduceError(f"FamilyCounts.{name} is {getattr(self, name)}; needs 0 or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,3 +176,149 @@ class RowFacts:
         from . import describe  # printing is a room of its own
 
         return describe.facts_to_json(self)
+
+
+Verdict: TypeAlias = CostEstimate | str
+"""The price of a candidate that lost, or the reason of its refusal."""
+Interval: TypeAlias = tuple[int, int | None]
+"""Row counts from the first to the last, both included; None has no end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPlan:
+    """One mapping, chosen, with the objective that chose it and all that lost."""
+
+    candidate: Candidate
+    estimate: CostEstimate
+    """The complete objective of the winner."""
+    policy: str
+    features: Features
+    """Demand of the winner."""
+    limits: DeviceLimits
+    rejected: tuple[tuple[Candidate, Verdict], ...] = ()
+    """Every other candidate with its price, or with the reason of its refusal."""
+    incumbent: Candidate | None = None
+    """What the default policy would have taken."""
+    extrapolated: bool = False
+    """The width is none of those that the calibration was fitted on."""
+    variants: tuple[tuple[Interval, GroupPlan], ...] = ()
+    """For symbolic rows: row interval and plan."""
+    subject: str = ""
+    """Hash of the row program that was planned, empty where the caller gave none."""
+
+    @property
+    def width(self) -> int:
+        """Lanes of one program."""
+        return self.candidate.width
+
+    @property
+    def packing(self) -> int:
+        """Programs of one group."""
+        return self.candidate.packing
+
+    @property
+    def vector(self) -> int:
+        """Elements of one access."""
+        return self.candidate.vector
+
+    @property
+    def unroll(self) -> int:
+        """Packets of one loop step."""
+        return self.candidate.unroll
+
+    @property
+    def reuse(self) -> str:
+        """Where a row is kept between passes."""
+        return self.candidate.reuse
+
+    @property
+    def splits(self) -> int:
+        """Groups of one row."""
+        return self.candidate.splits
+
+    @property
+    def target_kind(self) -> str:
+        """`metal` or `cuda`."""
+        return self.limits.kind
+
+    @property
+    def key(self) -> str:
+        """SHA-256 of the plan's JSON, the same in every process."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """The plan as one line of JSON, always the same for the same plan."""
+        return json.dumps(_plan_to_dict(self), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> GroupPlan:
+        """The plan that `to_json` wrote.
+
+        Raises
+        ------
+        ReduceError
+            The text is no plan, or one of another format.
+        """
+        try:
+            return _plan_from_dict(json.loads(text))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ReduceError(f"not a plan: {type(error).__name__}: {error}") from error
+
+
+PLAN_FORMAT = 1
+"""1: first."""
+
+
+def _shallow(value: Any) -> dict[str, Any]:
+    return {f.name: getattr(value, f.name) for f in fields(value)}
+
+
+def _features_to_dict(features: Features) -> dict[str, Any]:
+    out = _shallow(features)
+    if features.incumbent is not None:
+        candidate, demand = features.incumbent
+        out["incumbent"] = [_shallow(candidate), _features_to_dict(demand)]
+    return out
+
+
+def _features_from_dict(data: dict[str, Any]) -> Features:
+    out = dict(data)
+    if out["incumbent"] is not None:
+        candidate, demand = out["incumbent"]
+        out["incumbent"] = (Candidate(**candidate), _features_from_dict(demand))
+    return Features(**out)
+
+
+def _plan_to_dict(plan: GroupPlan) -> dict[str, Any]:
+    return {
+        "format": PLAN_FORMAT,
+        "candidate": _shallow(plan.candidate),
+        "estimate": _shallow(plan.estimate),
+        "policy": plan.policy,
+        "features": _features_to_dict(plan.features),
+        "limits": _shallow(plan.limits),
+        "rejected": [[_shallow(c), v if isinstance(v, str) else _shallow(v)] for c, v in plan.rejected],
+        "incumbent": None if plan.incumbent is None else _shallow(plan.incumbent),
+        "extrapolated": plan.extrapolated,
+        "variants": [[list(interval), _plan_to_dict(variant)] for interval, variant in plan.variants],
+        "subject": plan.subject,
+    }
+
+
+def _plan_from_dict(data: dict[str, Any]) -> GroupPlan:
+    if data["format"] != PLAN_FORMAT:
+        raise ReduceError(f"plan of format {data['format']!r}; this version reads {PLAN_FORMAT}")
+    return GroupPlan(
+        candidate=Candidate(**data["candidate"]),
+        estimate=CostEstimate(**data["estimate"]),
+        policy=data["policy"],
+        features=_features_from_dict(data["features"]),
+        limits=DeviceLimits(**data["limits"]),
+        rejected=tuple(
+            (Candidate(**c), v if isinstance(v, str) else CostEstimate(**v)) for c, v in data["rejected"]
+        ),
+        incumbent=None if data["incumbent"] is None else Candidate(**data["incumbent"]),
+        extrapolated=data["extrapolated"],
+        variants=tuple(((lo, hi), _plan_from_dict(v)) for (lo, hi), v in data["variants"]),
+        subject=data["subject"],
+    )
