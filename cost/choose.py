@@ -1,0 +1,169 @@
+"""The solver: prices in, the candidate of the least `kernel_score` out; nothing multiplies that score."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tirx_reduce.cost.analytic import Analytic
+from tirx_reduce.cost.features import features as demand
+from tirx_reduce.cost.policy import Policy
+from tirx_reduce.errors import BadEstimate, Unsupported
+from tirx_reduce.values import REUSES, Candidate, CostEstimate, DeviceLimits, FamilyCounts, Features, Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The winner of a choice, and every loser with its price or the reason of its refusal."""
+
+    winner: Candidate
+    estimate: CostEstimate
+    features: Features
+    losers: tuple[tuple[Candidate, Verdict], ...]
+    """Priced ones from cheap to dear, then those refused."""
+    extrapolated: bool
+    """The policy's calibration never saw this width."""
+
+    @property
+    def incumbent(self) -> tuple[Candidate, Features] | None:
+        """The default policy's choice, where the features carry it."""
+        return self.features.incumbent
+
+
+def choose(
+    policy: Policy,
+    priced: Iterable[tuple[Candidate, Features]],
+    limits: DeviceLimits,
+    refused: Iterable[tuple[Candidate, str]] = (),
+) -> Choice:
+    """The candidate of the least `kernel_score`; ties go to the smaller width, then to reload.
+
+    Parameters
+    ----------
+    policy
+        Prices each candidate; those that it does not consider count as refused.
+    priced
+        Legal candidates with their demand, in any order.
+    limits
+        Handed to the policy.
+    refused
+        Illegal candidates with their reasons, kept in the result.
+
+    Raises
+    ------
+    BadEstimate
+        A price is no estimate, not finite and positive, or of another unit than the others.
+    Unsupported
+        No candidate is left.
+    """
+    turned_down = list(refused)
+    considers: Callable[[Candidate], bool] = getattr(policy, "considers", None) or (lambda candidate: True)
+    offers: list[tuple[CostEstimate, Candidate, Features]] = []
+    for candidate, features in priced:
+        if not considers(candidate):
+            turned_down.append((candidate, f"policy {policy.name} does not consider it"))
+            continue
+        offers.append((_checked(policy, candidate, features, limits), candidate, features))
+    if not offers:
+        reasons = "; ".join(dict.fromkeys(reason for _, reason in turned_down)) or "none was offered"
+        raise Unsupported(f"no candidate is left ({reasons}); needs one that is legal and considered")
+    units = sorted({estimate.unit for estimate, _, _ in offers})
+    if len(units) > 1:
+        raise BadEstimate(f"policy {policy.name!r} mixed units {', '.join(units)}; needs one")
+    offers.sort(key=lambda offer: (offer[0].kernel_score, *_order(offer[1])))
+    estimate, winner, features = offers[0]
+    turned_down.sort(key=lambda pair: _order(pair[0]))
+    extrapolates: Callable[[Candidate], bool] = getattr(policy, "extrapolates", None) or (
+        lambda candidate: False
+    )
+    return Choice(
+        winner=winner,
+        estimate=estimate,
+        features=features,
+        losers=(*((c, e) for e, c, _ in offers[1:]), *turned_down),
+        extrapolated=bool(extrapolates(winner)),
+    )
+
+
+def decide(
+    policy: Policy,
+    enumerated: Iterable[tuple[Candidate, str | None]],
+    counts: Mapping[str, FamilyCounts],
+    *,
+    rows: int,
+    columns: int,
+    limits: DeviceLimits,
+) -> Choice:
+    """Price every legal candidate with its demand, the incumbent's beside it, and choose.
+
+    Parameters
+    ----------
+    policy
+        Ready to price (see `bind`).
+    enumerated
+        What `enumerate_candidates` gave.
+    counts
+        By reuse family; a candidate of a family without counts is refused.
+    rows, columns
+        Sizes to price for.
+    limits
+        Of the device.
+    """
+    legal: list[Candidate] = []
+    refused: list[tuple[Candidate, str]] = []
+    for candidate, reason in enumerated:
+        if reason is not None:
+            refused.append((candidate, reason))
+        elif candidate.reuse not in counts:
+            refused.append((candidate, f"{candidate.reuse}: its demand was not counted"))
+        else:
+            legal.append(candidate)
+    plain = [(c, demand(c, counts[c.reuse], rows, columns, limits)) for c in legal]
+    incumbent = _incumbent(plain, limits)
+    priced = [(c, demand(c, counts[c.reuse], rows, columns, limits, incumbent)) for c in legal]
+    return choose(policy, priced, limits, refused)
+
+
+def _incumbent(
+    priced: list[tuple[Candidate, Features]], limits: DeviceLimits
+) -> tuple[Candidate, Features] | None:
+    try:
+        found = choose(Analytic(), priced, limits)
+    except Unsupported:
+        return None
+    return found.winner, found.features
+
+
+def _order(candidate: Candidate) -> tuple[int, ...]:
+    return (
+        candidate.width,
+        REUSES.index(candidate.reuse),
+        candidate.packing,
+        candidate.splits,
+        candidate.vector,
+        candidate.unroll,
+    )
+
+
+def _checked(policy: Policy, candidate: Candidate, features: Features, limits: DeviceLimits) -> CostEstimate:
+    estimate: Any = policy.reduction_cost(candidate, features, limits)
+    if not isinstance(estimate, CostEstimate):
+        raise BadEstimate(f"policy {policy.name!r} returned {estimate!r}; needs a CostEstimate")
+    for name, least in (("local", 0.0), ("launch", 0.0), ("kernel_score", math.ulp(0.0))):
+        value: Any = getattr(estimate, name)
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+            or value < least
+        ):
+            wanted = "finite and positive" if least else "finite and 0 or more"
+            raise BadEstimate(
+                f"policy {policy.name!r}: {name} {value!r} for width {candidate.width}, {candidate.reuse}; "
+                f"needs it {wanted}"
+            )
+    if not isinstance(estimate.unit, str) or not estimate.unit:
+        raise BadEstimate(f"policy {policy.name!r}: unit {estimate.unit!r}; needs a text")
+    return estimate

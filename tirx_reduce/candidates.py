@@ -1,0 +1,242 @@
+"""Every mapping of a row onto a device, and why some are refused: facts and hard limits in, candidates out.
+
+Legality never asks a cost policy.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from typing import TypeAlias
+
+from .program import Access, Load, RowIndex, RowProgram, walk
+from .values import Candidate, DeviceLimits, RowFacts
+
+VECTORS = (1, 2, 4, 8)
+VECTOR_BYTES = 16
+"""Bytes of the widest access of both backends."""
+METAL_LANES = 4
+"""Elements of the widest vector type of Metal."""
+WIDEST_DEFAULT_VECTOR = 4
+"""Vector of the default scope; the published policies fix it."""
+SPLITS = (1, 2, 4, 8, 16, 32, 64)
+
+Scope: TypeAlias = Callable[[RowFacts, DeviceLimits, "int | None", "int | None"], Iterable[Candidate]]
+"""(facts, limits, rows, columns) to the candidates that are looked at."""
+
+
+def enumerate_candidates(
+    facts: RowFacts,
+    limits: DeviceLimits,
+    *,
+    rows: int | None = None,
+    columns: int | None = None,
+    scope: Scope | None = None,
+) -> tuple[tuple[Candidate, str | None], ...]:
+    """The candidates of a scope, each with the reason of its refusal, or None where it is legal.
+
+    Parameters
+    ----------
+    facts
+        What is proved of the function.
+    limits
+        Hard limits of the device.
+    rows, columns
+        Sizes to assume where the function leaves them open.
+    scope
+        Which candidates to look at; `default_scope` where it is None, `full_scope` for all of them.
+    """
+    looked_at = (scope or default_scope)(facts, limits, rows, columns)
+    return tuple((c, refusal(c, facts, limits, rows=rows, columns=columns)) for c in looked_at)
+
+
+def default_scope(
+    facts: RowFacts, limits: DeviceLimits, rows: int | None = None, columns: int | None = None
+) -> Iterator[Candidate]:
+    """Whole-subgroup widths × {reload, private}, the widest legal vector up to 4; all else 1."""
+    vector = widest_vector(facts, limits, columns=columns)
+    for width in range(limits.subgroup_size, limits.max_threads + 1, limits.subgroup_size):
+        for reuse in ("reload", "private"):
+            yield Candidate(width=width, vector=vector, reuse=reuse)
+
+
+def full_scope(
+    facts: RowFacts, limits: DeviceLimits, rows: int | None = None, columns: int | None = None
+) -> Iterator[Candidate]:
+    """Every width, packing, vector, reuse and split, impossible ones included: thousands, so lazy."""
+    for width in widths(limits):
+        for packing in _powers(limits.max_threads // width):
+            for vector in VECTORS:
+                for reuse in ("reload", "private", "shared"):
+                    for splits in SPLITS if packing == 1 and reuse == "reload" else (1,):
+                        yield Candidate(
+                            width=width, packing=packing, vector=vector, reuse=reuse, splits=splits
+                        )
+
+
+def widths(limits: DeviceLimits) -> tuple[int, ...]:
+    """Powers of two below the subgroup size, then its multiples up to the limit."""
+    short = _powers(limits.subgroup_size // 2)
+    return short + tuple(range(limits.subgroup_size, limits.max_threads + 1, limits.subgroup_size))
+
+
+def widest_vector(
+    facts: RowFacts, limits: DeviceLimits, *, columns: int | None = None, up_to: int = WIDEST_DEFAULT_VECTOR
+) -> int:
+    """The widest legal vector of up to `up_to` elements."""
+    return max(
+        v
+        for v in VECTORS
+        if v <= up_to and _vector_refusal(v, facts, limits, _columns(facts, columns)) is None
+    )
+
+
+def refusal(
+    candidate: Candidate,
+    facts: RowFacts,
+    limits: DeviceLimits,
+    *,
+    rows: int | None = None,
+    columns: int | None = None,
+) -> str | None:
+    """Why `candidate` is illegal for the function on the device, in words; None where it is legal."""
+    n = _columns(facts, columns)
+    return (
+        _group_refusal(candidate, limits)
+        or _argument_refusal(facts, limits)
+        or _vector_refusal(candidate.vector, facts, limits, n)
+        or _split_refusal(candidate, n)
+        or _reuse_refusal(candidate, facts, limits)
+    )
+
+
+def private_scalars(candidate: Candidate, kept: int, columns: int) -> int:
+    """Values that one lane keeps of its row under private reuse."""
+    return kept * math.ceil(columns / (candidate.width * candidate.vector)) * candidate.vector
+
+
+def _columns(facts: RowFacts, columns: int | None) -> int | None:
+    return facts.columns if facts.columns is not None else columns
+
+
+def _group_refusal(candidate: Candidate, limits: DeviceLimits) -> str | None:
+    width, subgroup = candidate.width, limits.subgroup_size
+    if candidate.threads > limits.max_threads:
+        return f"group: {candidate.threads} threads; limit {limits.max_threads}"
+    if width > subgroup and width % subgroup:
+        return f"width: {width} lanes; needs a multiple of the subgroup's {subgroup}"
+    if width < subgroup and width & (width - 1):
+        return f"width: {width} lanes; needs a power of two below the subgroup's {subgroup}"
+    if candidate.packing & (candidate.packing - 1):
+        return f"packing: {candidate.packing} programs; needs a power of two"
+    if candidate.threads % subgroup:
+        return f"group: {candidate.threads} threads; needs whole subgroups of {subgroup}"
+    if candidate.unroll != 1:
+        return f"unroll: {candidate.unroll} packets; only 1 is emitted"
+    return None
+
+
+def _argument_refusal(facts: RowFacts, limits: DeviceLimits) -> str | None:
+    if facts.arguments > limits.max_arguments:
+        return f"arguments: {facts.arguments} of the kernel; limit {limits.max_arguments}"
+    return None
+
+
+def _vector_refusal(vector: int, facts: RowFacts, limits: DeviceLimits, columns: int | None) -> str | None:
+    if vector == 1:
+        return None
+    if vector not in VECTORS:
+        return f"vector: {vector} elements; needs one of {', '.join(map(str, VECTORS))}"
+    if columns is not None and vector > columns:
+        return f"vector: {vector} elements; the row has {columns}"
+    if limits.kind == "metal" and vector > METAL_LANES:
+        return f"vector: {vector} elements; limit {METAL_LANES} on metal"
+    widest, unproved = _matrix_accesses(facts.program)
+    if vector * widest > VECTOR_BYTES:
+        return f"vector: {vector * widest} bytes an access; limit {VECTOR_BYTES}"
+    for name, align in unproved:
+        if align % vector:
+            return (
+                f"vector: rows of {name} start at multiples of {align}; "
+                f"needs multiples of {vector}, or dense rows"
+            )
+    return None
+
+
+@lru_cache(maxsize=64)
+def _matrix_accesses(program: RowProgram) -> tuple[int, tuple[tuple[str, int], ...]]:
+    """Widest element (bytes) of the accesses along the columns, and those whose rows are not dense."""
+    names = {t.param: t.name for t in program.tensors}
+    accesses: list[tuple[int, str, Access]] = [(o.param, o.dtype, o.index) for o in program.outputs]
+    roots = [o.value for o in program.outputs] + [e for r in program.reductions for e in r.elements]
+    accesses += [(e.param, e.dtype, e.index) for e in walk(*roots) if isinstance(e, Load)]
+    along = [(p, d, a) for p, d, a in accesses if a.stride == 1]
+    widest = max((item_bytes(dtype) for _, dtype, _ in along), default=1)
+    # A vector over the columns alone is read in scalars where a ragged row shifts it: it limits nothing.
+    matrices = [(p, a) for p, _, a in along if any(isinstance(e, RowIndex) for e in walk(a.row))]
+    return widest, tuple((names.get(p, f"parameter {p}"), a.align) for p, a in matrices if not a.dense)
+
+
+def item_bytes(dtype: str) -> int:
+    """Bytes of one element of a scalar dtype.
+
+    >>> item_bytes("bfloat16"), item_bytes("float8_e4m3fn"), item_bytes("bool")
+    (2, 1, 1)
+    """
+    bits = re.search(r"\d+", dtype)
+    return 1 if bits is None else max(1, int(bits.group()) // 8)
+
+
+def _split_refusal(candidate: Candidate, columns: int | None) -> str | None:
+    if candidate.splits == 1:
+        return None
+    if candidate.packing > 1:
+        return f"splits: {candidate.splits} with packing {candidate.packing}; needs one of them 1"
+    if candidate.reuse != "reload":
+        return f"splits: {candidate.reuse} values do not outlive their group; needs reload"
+    least = candidate.splits * candidate.width * candidate.vector
+    if columns is not None and least > columns:
+        return f"splits: {candidate.splits} groups take {least} columns a step; the row has {columns}"
+    return None
+
+
+def _reuse_refusal(candidate: Candidate, facts: RowFacts, limits: DeviceLimits) -> str | None:
+    reuse = candidate.reuse
+    slots = _slot_bytes(candidate, facts, limits)
+    if reuse == "reload":
+        return _shared_refusal(reuse, slots, limits.shared_bytes)
+    if facts.kept == 0:
+        return f"{reuse}: no pass reads again what an earlier one read"
+    if facts.columns is None:
+        return f"{reuse}: the number of columns is symbolic; needs a fixed one"
+    if reuse == "private":
+        scalars = private_scalars(candidate, facts.kept, facts.columns)
+        if scalars > limits.private_scalars:
+            return f"private: {scalars} scalars a lane; limit {limits.private_scalars}"
+        return _shared_refusal(reuse, slots, limits.shared_bytes)
+    row_bytes = facts.kept * facts.columns * _accumulation_bytes(facts)
+    room = max(limits.shared_bytes, limits.opt_in_shared_bytes)
+    return _shared_refusal(reuse, row_bytes * candidate.packing + slots, room)
+
+
+def _shared_refusal(reuse: str, needed: int, room: int) -> str | None:
+    return f"{reuse}: {needed} bytes of threadgroup memory; limit {room}" if needed > room else None
+
+
+def _slot_bytes(candidate: Candidate, facts: RowFacts, limits: DeviceLimits) -> int:
+    """Bytes for the partial results that the subgroups of a group exchange."""
+    if candidate.width <= limits.subgroup_size:
+        return 0
+    subgroups = candidate.threads // limits.subgroup_size
+    values = sum(item_bytes(d) for r in facts.program.reductions for d in r.dtypes)
+    return values * subgroups
+
+
+def _accumulation_bytes(facts: RowFacts) -> int:
+    return max((item_bytes(d) for d in facts.accumulation), default=4)
+
+
+def _powers(limit: int) -> tuple[int, ...]:
+    return tuple(1 << k for k in range(max(0, limit).bit_length()))
