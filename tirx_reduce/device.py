@@ -114,10 +114,10 @@ def device_name(
     """
     if isinstance(device, str):
         return device
-    if device is None and target is None:
-        return None
-    asked = tvm.runtime.device(target.kind.name, 0) if device is None else device
-    if not asked.exist:
+    asked = device
+    if asked is None and target is not None:
+        asked = tvm.runtime.device(target.kind.name, 0)
+    if asked is None or not asked.exist:
         return None
     name = asked.device_name
     return None if name is None else str(name)
