@@ -2,6 +2,6 @@
 
 import sys
 
-from .cli import main
+from tirx_reduce.bench.cli import main
 
 sys.exit(main())

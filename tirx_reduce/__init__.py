@@ -57,7 +57,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _ROOMS = ("bench", "cost", "emulator", "schedules")
 
-__all__ = sorted([*_HOME_OF, "emulator"])  # noqa: PLE0605
+__all__ = sorted([*_HOME_OF, "emulator"])
 
 
 def __getattr__(name: str) -> Any:
