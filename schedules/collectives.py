@@ -1,0 +1,157 @@
+"""Reductions over the lanes of a program: shuffles in a subgroup, one barrier across subgroups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from .tir import Block, cast, imm, load
+
+_INT_RANGE = {
+    "int8": (-(2**7), 2**7 - 1),
+    "uint8": (0, 2**8 - 1),
+    "int16": (-(2**15), 2**15 - 1),
+    "uint16": (0, 2**16 - 1),
+    "int32": (-(2**31), 2**31 - 1),
+    "uint32": (0, 2**32 - 1),
+    "int64": (-(2**63), 2**63 - 1),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lanes:
+    """Where a lane stands in its group."""
+
+    width: int
+    """Lanes of a program."""
+    packing: int
+    """Programs of a group."""
+    subgroup: int
+    """Lanes of a subgroup."""
+    lane: Any
+    """This lane in its program."""
+    program: Any
+    """Its program in the group."""
+    kind: str
+    """Target kind."""
+
+    @property
+    def subgroups(self) -> int:
+        """Subgroups of one program."""
+        return max(1, self.width // self.subgroup)
+
+
+def register_dtype(dtype: str) -> str:
+    """The dtype in which a value is held by a lane: narrow integers wrap just as well when cast at the end."""
+    return "int32" if dtype in ("bool", "int8", "uint8", "int16", "uint16") else dtype
+
+
+def identity(combiner: str, dtype: str) -> Any:
+    """The neutral element."""
+    real = dtype.startswith("float")
+    if combiner in ("sum", "any"):
+        return imm(0, register_dtype(dtype))
+    if combiner in ("prod", "all"):
+        return imm(1, register_dtype(dtype))
+    low = combiner in ("max", "argmax")
+    if real:
+        return imm(float("-inf") if low else float("inf"), dtype)
+    return imm(0 if low else 1, "int32") if dtype == "bool" else imm(_INT_RANGE[dtype][0 if low else 1], register_dtype(dtype))
+
+
+def combine(combiner: str, mine: tuple[Any, ...], theirs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Two partial results as one. The pair of an argmax is (index, value); on a tie the lower index stays."""
+    if combiner in ("argmax", "argmin"):
+        (i, a), (j, b) = mine, theirs
+        better = tirx.GT(b, a) if combiner == "argmax" else tirx.LT(b, a)
+        take = tirx.Or(better, tirx.And(tirx.EQ(b, a), tirx.LT(j, i)))
+        return tirx.Select(take, j, i), tirx.Select(take, b, a)
+    (a,), (b,) = mine, theirs
+    make = {
+        "sum": tirx.Add,
+        "prod": tirx.Mul,
+        "max": tirx.Max,
+        "min": tirx.Min,
+        "any": tirx.Max,
+        "all": tirx.Min,
+    }[combiner]
+    return (make(a, b),)
+
+
+def shuffle_xor(value: Any, offset: int, kind: str) -> Any:
+    """The value of the lane whose number differs in the bit `offset`."""
+    dtype = str(value.ty.dtype)
+    if kind == "cuda":
+        mask = imm(0xFFFFFFFF, "uint32")
+        return tirx.call_intrin(dtype, "tirx.cuda.__shfl_xor_sync", mask, value, imm(offset), imm(32))
+    if dtype in ("int64", "uint64"):
+        # Metal shuffles at most 32 bits.
+        low = shuffle_xor(cast(value, "uint32"), offset, kind)
+        high = shuffle_xor(cast(value >> imm(32, dtype), "uint32"), offset, kind)
+        return tirx.bitwise_or(cast(low, dtype), cast(high, dtype) << imm(32, dtype))
+    return tirx.call_extern(dtype, "simd_shuffle_xor", value, tirx.Cast("uint16", imm(offset)))
+
+
+def reduce_lanes(
+    block: Block, combiners: tuple[str, ...], partials: list[tuple[Any, ...]], lanes: Lanes, name: str
+) -> list[tuple[Any, ...]]:
+    """Every lane's partial results as those of the whole program, the same bits in every lane.
+
+    All of them share one exchange: before, a partial in every lane; after, the total in every lane, and
+    at most one barrier between.
+    """
+    totals = _butterfly(block, combiners, partials, min(lanes.width, lanes.subgroup), lanes.kind)
+    if lanes.subgroups == 1:
+        return totals
+    return _across(block, combiners, totals, lanes, name)
+
+
+def _butterfly(
+    block: Block, combiners: tuple[str, ...], values: list[tuple[Any, ...]], span: int, kind: str
+) -> list[tuple[Any, ...]]:
+    offset = span // 2
+    while offset:
+        moved = [tuple(block.bind("o", shuffle_xor(v, offset, kind)) for v in vs) for vs in values]
+        values = [
+            tuple(block.bind("s", c) for c in combine(name, mine, theirs))
+            for name, mine, theirs in zip(combiners, values, moved, strict=True)
+        ]
+        offset //= 2
+    return values
+
+
+def _across(
+    block: Block, combiners: tuple[str, ...], values: list[tuple[Any, ...]], lanes: Lanes, name: str
+) -> list[tuple[Any, ...]]:
+    count = lanes.subgroups
+    slots = [
+        tuple(
+            block.alloc(f"{name}_{k}_{i}", count * lanes.packing, str(v.ty.dtype), "shared") for i, v in enumerate(vs)
+        )
+        for k, vs in enumerate(values)
+    ]
+    base = lanes.program * imm(count) if lanes.packing > 1 else imm(0)
+    base = block.bind("slot", base)
+    first = tirx.EQ(tirx.FloorMod(lanes.lane, imm(lanes.subgroup)), imm(0))
+    with block.when(first) as inside:
+        for buffers, vs in zip(slots, values, strict=True):
+            for buffer, v in zip(buffers, vs, strict=True):
+                inside.store(buffer, base + tirx.FloorDiv(lanes.lane, imm(lanes.subgroup)), v)
+    block.barrier()
+    return [
+        _fold(block, c, [tuple(block.bind("f", load(b, base + imm(i))) for b in buffers) for i in range(count)])
+        for c, buffers in zip(combiners, slots, strict=True)
+    ]
+
+
+def _fold(block: Block, combiner: str, values: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """A tree over the slots: the same order in every lane, and a short chain."""
+    while len(values) > 1:
+        paired = [
+            tuple(block.bind("f", c) for c in combine(combiner, values[i], values[i + 1]))
+            for i in range(0, len(values) - 1, 2)
+        ]
+        values = paired + ([values[-1]] if len(values) % 2 else [])
+    return values[0]

@@ -1,0 +1,267 @@
+"""Small constructors of TIR, and the translation of row-program expressions into it.
+
+Everything is built with constructors: parsing TVMScript costs 30 ms a kernel, this costs about one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from typing import Any, Iterator
+
+import tvm
+from tvm import ir, s_tir, tirx
+from tvm.tirx.buffer import buffer_data
+
+from tirx_reduce.errors import Unsupported
+from tirx_reduce.program import Const, Expr, Op, children
+
+SERIAL, VECTORIZED, UNROLLED = (
+    tirx.ForKind.SERIAL,
+    tirx.ForKind.VECTORIZED,
+    tirx.ForKind.UNROLLED,
+)
+
+
+def imm(value: int | float | bool, dtype: str = "int32") -> Any:
+    """A literal; infinities and NaN as bit patterns, since neither backend prints them as a token."""
+    if dtype == "float32" and (value != value or value in (float("inf"), float("-inf"))):
+        bits = 0x7FC00000 if value != value else 0x7F800000 if value > 0 else 0xFF800000
+        return tirx.reinterpret("float32", tirx.IntImm("uint32", bits))
+    if dtype.startswith(("float", "bfloat")):
+        return tirx.FloatImm(dtype, float(value))
+    return tirx.IntImm(dtype, int(value))
+
+
+def dtype_of(expr: Any) -> str:
+    """The dtype of a TIR expression as a string."""
+    return str(expr.ty.dtype)
+
+
+def cast(expr: Any, dtype: str) -> Any:
+    """`expr` as `dtype`, unchanged where it has it already."""
+    if isinstance(expr, tirx.IntImm) and not dtype.startswith(("float", "bfloat")):
+        return tirx.IntImm(dtype, expr.value)
+    return expr if dtype_of(expr) == dtype else tirx.Cast(dtype, expr)
+
+
+def load(buffer: Any, *index: Any) -> Any:
+    """One element of a buffer."""
+    return tirx.BufferLoad(buffer, [imm(i) if isinstance(i, int) else i for i in index])
+
+
+def flat(param: Any, name: str) -> tuple[Any, Any]:
+    """A one-dimensional view of a parameter, and the statement that declares it."""
+    numel: Any = imm(1, "int64")
+    for extent in param.shape:
+        numel = numel * extent
+    view = tirx.decl_buffer((tvm.sym.Analyzer().simplify(numel),), param.dtype, name=name, data=buffer_data(param))
+    return view, tirx.DeclBuffer(view, data=buffer_data(param))
+
+
+class Block:
+    """A list of statements under construction."""
+
+    def __init__(self) -> None:
+        self.stmts: list[Any] = []
+
+    def add(self, stmt: Any) -> None:
+        """Append a statement."""
+        self.stmts.append(stmt)
+
+    def bind(self, name: str, value: Any) -> Any:
+        """Name a value; literals and names stay as they are."""
+        if isinstance(value, (tirx.Var, tirx.IntImm, tirx.FloatImm)):
+            return value
+        var = tirx.Var(name, dtype_of(value))
+        self.add(tirx.Bind(var, value))
+        return var
+
+    def alloc(self, name: str, extent: int, dtype: str, scope: str = "local") -> Any:
+        """A fresh one-dimensional array in `scope`."""
+        buffer = tirx.decl_buffer((extent,), dtype, name=name, scope=scope)
+        self.add(tirx.AllocBuffer(buffer))
+        return buffer
+
+    def store(self, buffer: Any, index: Any, value: Any) -> None:
+        """Write one element."""
+        self.add(tirx.BufferStore(buffer, value, [imm(index) if isinstance(index, int) else index]))
+
+    def barrier(self) -> None:
+        """Every lane of the group meets here; threadgroup memory is visible afterwards."""
+        self.add(tirx.Evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", "shared")))
+
+    @contextmanager
+    def loop(
+        self, name: str, extent: Any, kind: Any = SERIAL, annotations: Mapping[str, Any] | None = None
+    ) -> Iterator[tuple[Block, Any]]:
+        """A loop from 0; a loop of one step is its body with the index 0."""
+        inner = Block()
+        if isinstance(extent, int) and extent == 1 and not annotations:
+            yield inner, imm(0)
+            self.stmts.extend(inner.stmts)
+            return
+        extent = imm(extent) if isinstance(extent, int) else extent
+        var = tirx.Var(name, dtype_of(extent))
+        yield inner, var
+        if inner.stmts:
+            self.add(tirx.For(var, imm(0, dtype_of(extent)), extent, kind, inner.stmt(), None, annotations))
+
+    @contextmanager
+    def when(self, condition: Any | None) -> Iterator[Block]:
+        """A guarded block; without a condition, the block itself."""
+        inner = Block()
+        yield inner
+        if condition is None:
+            self.stmts.extend(inner.stmts)
+        elif inner.stmts:
+            self.add(tirx.IfThenElse(condition, inner.stmt(), None))
+
+    def either(self, condition: Any, then: Block, otherwise: Block) -> None:
+        """Two guarded blocks."""
+        self.add(tirx.IfThenElse(condition, then.stmt(), otherwise.stmt() if otherwise.stmts else None))
+
+    def stmt(self) -> Any:
+        """All of it as one statement."""
+        return self.stmts[0] if len(self.stmts) == 1 else tirx.SeqStmt(self.stmts)
+
+
+def launch(body: Any, threads: tuple[tuple[Any, str, Any], ...]) -> Any:
+    """`body` under thread extents, innermost first: (variable, tag, extent)."""
+    for var, tag, extent in threads:
+        axis = tirx.IterVar(ir.Range(0, extent), var, tirx.IterVar.ThreadIndex, tag)
+        body = tirx.AttrStmt(axis, "thread_extent", extent, body)
+    return body
+
+
+def function(params: list[Any], body: Any, attrs: Mapping[str, Any]) -> Any:
+    """A scheduled PrimFunc. Its body stands in a root block: Relax passes die on a bare one."""
+    root = s_tir.SBlock([], [], [], "root", body)
+    func = tirx.PrimFunc(params, s_tir.SBlockRealize([], tirx.IntImm("bool", 1), root))
+    return func.with_attr(dict(attrs))
+
+
+_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "add": tirx.Add,
+    "sub": tirx.Sub,
+    "mul": tirx.Mul,
+    "div": tirx.Div,
+    "truncdiv": tirx.Div,
+    "truncmod": tirx.Mod,
+    "floordiv": tirx.FloorDiv,
+    "floormod": tirx.FloorMod,
+    "min": tirx.Min,
+    "max": tirx.Max,
+    "eq": tirx.EQ,
+    "ne": tirx.NE,
+    "lt": tirx.LT,
+    "le": tirx.LE,
+    "gt": tirx.GT,
+    "ge": tirx.GE,
+    "and": tirx.And,
+    "or": tirx.Or,
+    "pow": lambda a, b: tirx.power(a, b),
+    "atan2": lambda a, b: tirx.atan2(a, b),
+    "bitwise_and": lambda a, b: tirx.bitwise_and(a, b),
+    "bitwise_or": lambda a, b: tirx.bitwise_or(a, b),
+    "bitwise_xor": lambda a, b: tirx.bitwise_xor(a, b),
+    "shift_left": lambda a, b: a << b,
+    "shift_right": lambda a, b: a >> b,
+}
+
+_CALLS = frozenset(
+    "exp exp2 exp10 log log2 log10 log1p sqrt rsqrt tanh sin cos tan erf floor ceil round trunc nearbyint".split()
+)
+# No Metal library function of that name (nearbyint is rint there, under TVM's own lowering).
+_NOT_ON_METAL = frozenset({"erf", "log1p"})
+
+
+def _bits(value: Any) -> Any:
+    """The bits of |value|: fast math may drop a comparison with NaN or infinity, never one of integers."""
+    return tirx.bitwise_and(tirx.reinterpret("uint32", value), imm(0x7FFFFFFF, "uint32"))
+
+
+def _unary(name: str, a: Any, dtype: str, kind: str) -> Any:
+    if name == "cast":
+        return cast(a, dtype)
+    if name == "reinterpret":
+        return tirx.reinterpret(dtype, a)
+    if name == "neg":
+        return tirx.Sub(imm(0, dtype), a) if not dtype.startswith("float") else tirx.Mul(a, imm(-1.0, dtype))
+    if name == "not":
+        return tirx.Not(a)
+    if name == "bitwise_not":
+        return tirx.bitwise_not(a)
+    if name == "abs":
+        return tirx.abs(a)
+    if name == "isnan":
+        return tirx.GT(_bits(a), imm(0x7F800000, "uint32"))
+    if name == "isinf":
+        return tirx.EQ(_bits(a), imm(0x7F800000, "uint32"))
+    if name == "isfinite":
+        return tirx.LT(_bits(a), imm(0x7F800000, "uint32"))
+    if name == "sigmoid":
+        one = imm(1.0, dtype)
+        return tirx.Div(one, tirx.Add(one, tirx.exp(tirx.Mul(a, imm(-1.0, dtype)))))
+    if name in _CALLS:
+        if kind == "metal" and name in _NOT_ON_METAL:
+            raise Unsupported(f"{name} on Metal; needs a function that Metal's library has")
+        if kind == "metal" and name == "nearbyint":
+            return tirx.call_extern(dtype, "rint", a)
+        return getattr(tirx, name)(a)
+    raise Unsupported(f"operation {name}; needs one that both backends have")
+
+
+def operate(name: str, args: tuple[Any, ...], dtype: str, kind: str) -> Any:
+    """One operation of a row program on TIR operands."""
+    if name in _BINARY:
+        return _BINARY[name](*args)
+    if name == "select":
+        return tirx.Select(*args)
+    if name == "if_then_else":
+        return tirx.if_then_else(*args)
+    if name == "fma":
+        return tirx.Add(tirx.Mul(args[0], args[1]), args[2])
+    return _unary(name, args[0], dtype, kind)
+
+
+def translate(
+    expr: Expr,
+    leaf: Callable[[Expr], Any],
+    block: Block,
+    kind: str,
+    memo: dict[Expr, Any] | None = None,
+) -> Any:
+    """`expr` as TIR. What occurs twice in `expr` is named in `block`, so that it is computed once.
+
+    `leaf` answers for loads, indices, row values and whatever else the caller keeps; it returns None
+    for an operation that is to be computed here.
+    """
+    memo = {} if memo is None else memo
+    uses: dict[Expr, int] = {}
+
+    def count(e: Expr) -> None:
+        uses[e] = uses.get(e, 0) + 1
+        if uses[e] == 1 and e not in memo and isinstance(e, Op):
+            for child in children(e):
+                count(child)
+
+    def visit(e: Expr) -> Any:
+        if e in memo:
+            return memo[e]
+        found = leaf(e)
+        if found is None and isinstance(e, Const):
+            found = imm(e.value, e.dtype)
+        if found is None and isinstance(e, Op):
+            found = operate(e.name, tuple(visit(a) for a in e.args), e.dtype, kind)
+            # `if_then_else` guards what it holds: naming its parts outside would run them.
+            if uses.get(e, 0) > 1 and not guarded:
+                found = block.bind("t", found)
+        if found is None:
+            raise Unsupported(f"{type(e).__name__} outside of its place; needs a value of this pass")
+        memo[e] = found
+        return found
+
+    count(expr)
+    guarded = any(isinstance(e, Op) and e.name == "if_then_else" for e in uses)
+    return visit(expr)
