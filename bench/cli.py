@@ -1,0 +1,84 @@
+"""The command `tirx-reduce`: reads arguments, hands them to one module a verb, turns errors into one line.
+
+Exit status: 0 done; 1 a check failed (outputs, audit); 2 bad input; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+from tirx_reduce import __version__
+from tirx_reduce.bench import cli_arguments
+from tirx_reduce.errors import ReduceError
+
+PROG = "tirx-reduce"
+BAD_INPUT = 2
+INTERRUPTED = 130
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with status 2."""
+        self.exit(BAD_INPUT, f"{self.prog}: error: {message}\n")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line; imports nothing that takes time."""
+    parser = Parser(
+        prog=PROG,
+        description="Plan, price, emit, run and check row-reduction kernels for Metal and CUDA.",
+        epilog=cli_arguments.EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"{PROG} {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
+    for verb in cli_arguments.VERBS:
+        sub = verbs.add_parser(
+            verb.name,
+            help=verb.summary,
+            description=verb.description,
+            epilog=verb.epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        verb.add_arguments(sub)
+        cli_arguments.add_common(sub)
+        sub.set_defaults(handler=verb.handler)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    args = build_parser().parse_args(argv)
+    module, function = args.handler.split(":")
+    try:
+        # Imported here, so that `--help` stays quick.
+        return int(getattr(import_module(f"tirx_reduce.bench.{module}"), function)(args))
+    except ReduceError as error:
+        return _refuse(args, error)
+    except KeyboardInterrupt:
+        print(f"{PROG} {args.verb}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader has gone (`| head`): what is left to flush goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _refuse(args: argparse.Namespace, error: ReduceError) -> int:
+    line = " ".join(str(error).split())
+    if args.json:
+        print(json.dumps({"error": {"type": type(error).__name__, "message": line}}))
+    print(f"{PROG} {args.verb}: error: {line}", file=sys.stderr)
+    return BAD_INPUT
+
+
+if __name__ == "__main__":
+    sys.exit(main())

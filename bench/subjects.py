@@ -1,0 +1,112 @@
+"""What a command is about: a named operator with a shape, or a PrimFunc in somebody's file."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tirx_reduce.bench.shapes import Shape, parse_shape, shape_text
+from tirx_reduce.bench.workloads import Workload, dtype_name, get_workload
+from tirx_reduce.errors import ReduceError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """One PrimFunc, and the workload that it comes from where there is one."""
+
+    label: str
+    func: Any
+    workload: Workload | None = None
+    shape: Shape | None = None
+    dtype: str | None = None
+
+    def runnable(self) -> tuple[Workload, Shape, str]:
+        """Workload, shape and dtype of what can be run and verified.
+
+        Raises
+        ------
+        ReduceError
+            The subject is a bare PrimFunc, which has no reference and no inputs.
+        """
+        if self.workload is None or self.shape is None or self.dtype is None:
+            raise ReduceError(
+                f"{self.label} is a PrimFunc without inputs and reference; "
+                "needs an operator or a Workload to run (plan, explain and show take it as it is)"
+            )
+        return self.workload, self.shape, self.dtype
+
+
+def read_subjects(name: str, shape: str | None, dtype: str) -> tuple[Subject, ...]:
+    """Everything that `name` stands for: one operator, or each PrimFunc of a module.
+
+    Raises
+    ------
+    ReduceError
+        An operator is unknown, a shape is missing or not read, or a file does not hold what it should.
+    """
+    dtype = dtype_name(dtype)
+    if ":" not in name:
+        return (_of_workload(get_workload(name), shape, dtype),)
+    found = _load(name)
+    if isinstance(found, Workload):
+        return (_of_workload(found, shape, dtype),)
+    if shape is not None:
+        raise ReduceError(f"{name} has its shape in the PrimFunc; needs no shape {shape!r}")
+    return _of_tvm(name, found)
+
+
+def _of_workload(workload: Workload, shape: str | None, dtype: str) -> Subject:
+    if shape is None:
+        raise ReduceError(f"operator {workload.name!r} has no shape; needs one such as 768x6144")
+    extents = parse_shape(shape)
+    return Subject(
+        label=f"{workload.name} {shape_text(extents)} {dtype}",
+        func=workload.func(extents, dtype),
+        workload=workload,
+        shape=extents,
+        dtype=dtype,
+    )
+
+
+def _of_tvm(name: str, found: Any) -> tuple[Subject, ...]:
+    import tvm
+
+    if callable(found) and not isinstance(found, tvm.ir.BaseFunc):
+        found = found()
+    if isinstance(found, tvm.tirx.PrimFunc):
+        return (Subject(label=name, func=found),)
+    if isinstance(found, tvm.ir.IRModule):
+        functions = {v.name_hint: f for v, f in found.functions.items() if isinstance(f, tvm.tirx.PrimFunc)}
+        if functions:
+            return tuple(Subject(label=f"{name}.{k}", func=functions[k]) for k in sorted(functions))
+        raise ReduceError(f"{name} is an IRModule without PrimFuncs; needs LegalizeOps and FuseTIR first")
+    raise ReduceError(
+        f"{name} is a {type(found).__name__}; "
+        "needs a PrimFunc, an IRModule, a Workload, or a function that gives one"
+    )
+
+
+def _load(name: str) -> Any:
+    path, _, attribute = name.rpartition(":")
+    file = Path(path)
+    if not file.is_file():
+        raise ReduceError(f"file {path!r} of {name!r} is not there; needs FILE.py:NAME")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None:
+        raise ReduceError(f"file {path!r} is no Python file; needs FILE.py:NAME")
+    module = importlib.util.module_from_spec(spec)
+    # TVMScript reads its own source, so the module must be known while it runs.
+    sys.modules.setdefault(file.stem, module)
+    try:
+        spec.loader.exec_module(module)
+    except ReduceError:
+        raise
+    except Exception as error:
+        raise ReduceError(f"file {path!r} does not run: {type(error).__name__}: {error}") from error
+    if not hasattr(module, attribute):
+        names = sorted(n for n in vars(module) if not n.startswith("_"))
+        raise ReduceError(f"file {path!r} holds no {attribute!r} (it holds: {', '.join(names)})")
+    return getattr(module, attribute)
