@@ -1,0 +1,159 @@
+"""What is proved of a row-reduction PrimFunc: `read(func)` and `analyze(func)`.
+
+In goes a PrimFunc with S/R blocks, out come RowFacts. Refused with `Unsupported`: all that is not one program a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from . import compat
+from .errors import Unsupported
+from .facts_blocks import Block, Store, read_blocks
+from .facts_exprs import Mismatch, Reader, Scope, stored_at
+from .facts_reduce import Reductions
+from .facts_shape import check_payload, summary
+from .facts_space import ZERO
+from .program import Output, RowProgram, Tensor
+from .values import RowFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """Facts, and the way from them back to the PrimFunc."""
+
+    facts: RowFacts
+    symbols: Mapping[str, Any]
+    """TVM variable of each `Sym` by name."""
+    params: tuple[Any, ...]
+    """Parameters of the PrimFunc; `Tensor.param`, `Load.param`, `Output.param` and `Scalar.param` count them."""
+
+
+def analyze(func: Any) -> RowFacts:
+    """What is proved of `func`.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        A function of S/R blocks, not scheduled.
+
+    Returns
+    -------
+    RowFacts
+        The row program and its summary.
+
+    Raises
+    ------
+    Unsupported
+        What was seen, and what is needed.
+    """
+    return read(func).facts
+
+
+def read(func: Any) -> Reading:
+    """As `analyze`, with what an emitter needs to come back to TVM's own variables.
+
+    Raises
+    ------
+    Unsupported
+        What was seen, and what is needed.
+    """
+    try:
+        return _read(func)
+    except RecursionError:
+        raise Unsupported("an expression nested too deeply; needs a depth of a few hundred at most") from None
+
+
+def _read(func: Any) -> Reading:
+    body = read_blocks(func)
+    reader = Reader(func, body)
+    reductions = Reductions(reader)
+    first = next((b for b in body.blocks if b.reduces), None)
+    if first is None:
+        raise Unsupported("a function without a reduction; needs at least one reduced iterator")
+    axes = [i for i in first.iters if not i.unit]
+    reader.space.shape(
+        [reader.extent(i.extent) for i in axes if not i.reduces],
+        [reader.extent(i.extent) for i in axes if i.reduces],
+    )
+    written = [(b, s) for b in body.blocks for s in b.stores if s.buffer in reader.number]
+    last = {s.buffer: (b, s) for b, s in written}
+    for block, store in written:
+        if last[store.buffer][1] is not store and not _starts(block, store, last[store.buffer]):
+            raise Unsupported(
+                f"{store.buffer.name} is written by more than one block; needs each output written once"
+            )
+    outputs = tuple(_output(reader, reductions, b, s) for b, s in last.values())
+    program = RowProgram(
+        tensors=_tensors(reader, last),
+        rows=tuple(reader.space.leaf(e) for _, e in reader.space.rows),
+        columns=reader.space.leaf(reader.space.column_count),
+        reductions=tuple(reductions.found),
+        outputs=outputs,
+    )
+    if not program.reductions:
+        raise Unsupported("no output that depends on a reduction; needs at least one")
+    check_payload(reader, program)
+    return Reading(facts=summary(program), symbols=dict(reader.symbols), params=tuple(reader.params))
+
+
+def _starts(block: Block, store: Store, last: tuple[Block, Store]) -> bool:
+    """Whether `store` only sets the initial value of the reduction that follows it."""
+    return last[0].reduces and not last[0].inits and not block.reduces and block.position < last[0].position
+
+
+def _tensors(reader: Reader, written: Mapping[Any, Any]) -> tuple[Tensor, ...]:
+    return tuple(
+        Tensor(
+            param=i,
+            name=p.name,
+            dtype=str(p.ty.dtype),
+            shape=tuple(reader.space.leaf(reader.extent(e)) for e in p.ty.shape),
+            role="out" if p in written else "in",
+        )
+        for i, p in enumerate(reader.params)
+        if compat.is_buffer(p)
+    )
+
+
+def _output(reader: Reader, reductions: Reductions, block: Block, store: Store) -> Output:
+    """What `store` writes, for every row and column or for every row."""
+    space = reader.space
+    if block.reduces:
+        placed = reductions.read(block).placed
+        scope = Scope(block=block, iters=placed, lets={**reader.body.lets, **block.lets})
+        indices = tuple(reader.index(i, scope) for i in store.indices)
+        return _written(reader, store, indices, reader.element(store.buffer, indices, None), True)
+    axes = [(i.var, reader.extent(i.extent)) for i in block.iters if not i.unit]
+    units = {i.var: ZERO for i in block.iters if i.unit}
+    refused: Mismatch | None = None
+    for per_row, targets in ((True, space.rows), (False, space.rows + space.columns)):
+        for placed in space.placements(axes, targets):
+            try:
+                scope = Scope(block=block, iters={**units, **placed}, lets={**reader.body.lets, **block.lets})
+                indices = tuple(reader.index(i, scope) for i in store.indices)
+                stored_at(block, store, indices)
+                return _written(reader, store, indices, reader.value(store.value, scope), per_row)
+            except Mismatch as error:
+                refused = refused or error
+    if refused is not None:
+        raise refused
+    shape = "×".join(str(e) for e in store.buffer.ty.shape) or "1"
+    raise Unsupported(
+        f"output {store.buffer.name} of {shape} elements beside {space.row_count} rows of {space.column_count}"
+        " columns; needs one element for each row, or for each row and column"
+    )
+
+
+def _written(reader: Reader, store: Store, indices: tuple[Any, ...], value: Any, per_row: bool) -> Output:
+    dtype = str(store.buffer.ty.dtype)
+    access, _ = reader.offset(store.buffer, indices)
+    return Output(
+        param=reader.number[store.buffer],
+        index=access,
+        value=reader.ops.stored(value, dtype),
+        dtype=dtype,
+        per_row=per_row,
+    )

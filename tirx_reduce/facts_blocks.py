@@ -1,0 +1,215 @@
+"""The S/R blocks of a PrimFunc in order, checked for shape only.
+
+In goes a PrimFunc, out come its blocks with their iterators, stores and initial values. Refused: functions that
+are scheduled already, loops that are not plain, blocks that are nested, bound oddly or guarded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from . import compat
+from .errors import Unsupported
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Iter:
+    """One iterator of a block."""
+
+    var: Any
+    extent: Any
+    reduces: bool
+    loop: Any
+    """The loop variable that it is bound to; None for a constant."""
+
+    @property
+    def unit(self) -> bool:
+        """Whether it only takes the value 0."""
+        return isinstance(self.extent, tirx.IntImm) and self.extent.value == 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """One write of a block."""
+
+    buffer: Any
+    indices: tuple[Any, ...]
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One S/R block."""
+
+    name: str
+    position: int
+    iters: tuple[Iter, ...]
+    lets: dict[Any, Any]
+    """Values bound inside the block."""
+    stores: tuple[Store, ...]
+    inits: tuple[Store, ...]
+
+    @property
+    def reduces(self) -> bool:
+        """Whether some iterator is reduced."""
+        return any(i.reduces for i in self.iters)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Body:
+    """All blocks of a function and the values bound around them."""
+
+    blocks: tuple[Block, ...]
+    lets: dict[Any, Any]
+
+
+def read_blocks(func: Any) -> Body:
+    """The blocks of `func` in order.
+
+    Raises
+    ------
+    Unsupported
+        If the function is scheduled, or is not a sequence of plain loops over plain blocks.
+    """
+    if not isinstance(func, compat.PrimFunc):
+        raise Unsupported(f"a {type(func).__name__}; needs a PrimFunc")
+    if func.attrs is not None and func.attrs.get("tirx.is_scheduled"):
+        raise Unsupported("a function marked tirx.is_scheduled; needs one that no rule has scheduled")
+    walker = _Walker()
+    walker.visit(func.body, {})
+    if not walker.blocks:
+        raise Unsupported(
+            "a function without S/R blocks; needs loops over S/R blocks, as TOPI and Relax make them"
+        )
+    return Body(blocks=tuple(walker.blocks), lets=walker.lets)
+
+
+class _Walker:
+    """Collects blocks; `loops` maps loop variables to extents on the way down."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.lets: dict[Any, Any] = {}
+
+    def visit(self, stmt: Any, loops: dict[Any, Any]) -> None:
+        if isinstance(stmt, tirx.SeqStmt):
+            for part in stmt.seq:
+                self.visit(part, loops)
+        elif isinstance(stmt, tirx.For):
+            self._loop(stmt, loops)
+        elif isinstance(stmt, compat.SBlockRealize):
+            self._realize(stmt, loops)
+        elif isinstance(stmt, tirx.Bind):
+            self.lets[stmt.var] = stmt.value
+        elif isinstance(stmt, tirx.Evaluate) and isinstance(stmt.value, tirx.IntImm):
+            pass  # an empty statement
+        else:
+            raise Unsupported(f"a {type(stmt).__name__} outside the blocks; needs only loops and S/R blocks")
+
+    def _loop(self, stmt: Any, loops: dict[Any, Any]) -> None:
+        if stmt.thread_binding is not None or int(stmt.kind) not in compat.SERIAL_KINDS:
+            raise Unsupported(
+                f"loop {stmt.loop_var.name} bound to threads or vectorised; needs unscheduled loops"
+            )
+        if not _is_int(stmt.min, 0) or (stmt.step is not None and not _is_int(stmt.step, 1)):
+            raise Unsupported(f"loop {stmt.loop_var.name} that does not count from 0 by 1; needs plain loops")
+        self.visit(stmt.body, {**loops, stmt.loop_var: stmt.extent})
+
+    def _realize(self, stmt: Any, loops: dict[Any, Any]) -> None:
+        block = stmt.block
+        if not block.iter_vars and not loops and _holds_blocks(block.body):
+            if block.match_buffers:
+                raise Unsupported("a root block with matched buffers; needs plain allocations")
+            self.visit(block.body, loops)
+            return
+        where = f"block {block.name_hint}"
+        if not _is_int(stmt.predicate, 1):
+            raise Unsupported(f"{where} runs under a predicate; needs every iteration to run")
+        if block.match_buffers or block.alloc_buffers:
+            raise Unsupported(f"{where} with buffers of its own; needs blocks that only compute")
+        iters = _iterators(where, stmt, loops)
+        lets, stores = _statements(where, block.body)
+        if block.init is None:
+            inits: tuple[Store, ...] = ()
+        else:
+            lets_init, inits = _statements(where, block.init)
+            lets = {**lets_init, **lets}
+        self.blocks.append(
+            Block(
+                name=str(block.name_hint),
+                position=len(self.blocks),
+                iters=iters,
+                lets=lets,
+                stores=stores,
+                inits=inits,
+            )
+        )
+
+
+def _is_int(expr: Any, value: int) -> bool:
+    return isinstance(expr, tirx.IntImm) and expr.value == value
+
+
+def _holds_blocks(stmt: Any) -> bool:
+    """Whether blocks are the first thing inside (so that this one is only their frame)."""
+    while True:
+        if isinstance(stmt, compat.SBlockRealize):
+            return True
+        if isinstance(stmt, tirx.SeqStmt):
+            return any(_holds_blocks(part) for part in stmt.seq)
+        if not isinstance(stmt, tirx.For):
+            return False
+        stmt = stmt.body
+
+
+def _iterators(where: str, stmt: Any, loops: dict[Any, Any]) -> tuple[Iter, ...]:
+    """The iterators of a block, each bound to one loop of the same extent and every loop used."""
+    unused = {v for v, extent in loops.items() if not _is_int(extent, 1)}
+    iters = []
+    for iter_var, value in zip(stmt.block.iter_vars, stmt.iter_values, strict=True):
+        kind = int(iter_var.iter_type)
+        if kind not in (compat.DATA_PARALLEL, compat.COMM_REDUCE):
+            raise Unsupported(
+                f"{where} has an iterator that is neither spatial nor reduced; needs S and R only"
+            )
+        extent = iter_var.dom.extent
+        if not _is_int(iter_var.dom.min, 0):
+            raise Unsupported(f"{where} iterates from {iter_var.dom.min}; needs iterators from 0")
+        if not _is_int(extent, 1):
+            bound = isinstance(value, compat.Var) and value in loops
+            if not bound or value not in unused or not _same_extent(loops[value], extent):
+                raise Unsupported(
+                    f"{where} binds {iter_var.var.name} to {value}; needs each iterator bound to a loop of its own"
+                    " that covers it"
+                )
+            unused.discard(value)
+        loop = value if isinstance(value, compat.Var) else None
+        iters.append(Iter(var=iter_var.var, extent=extent, reduces=kind == compat.COMM_REDUCE, loop=loop))
+    if unused:
+        names = ", ".join(sorted(v.name for v in unused))
+        raise Unsupported(f"{where} runs again for every {names}; needs each iteration to run once")
+    return tuple(iters)
+
+
+def _same_extent(a: Any, b: Any) -> bool:
+    if isinstance(a, tirx.IntImm) and isinstance(b, tirx.IntImm):
+        return bool(a.value == b.value)
+    return compat.equal(a, b)
+
+
+def _statements(where: str, stmt: Any) -> tuple[dict[Any, Any], tuple[Store, ...]]:
+    lets: dict[Any, Any] = {}
+    stores: list[Store] = []
+    for part in stmt.seq if isinstance(stmt, tirx.SeqStmt) else (stmt,):
+        if isinstance(part, tirx.Bind):
+            if stores:
+                raise Unsupported(f"{where} binds a value after a store; needs all values bound first")
+            lets[part.var] = part.value
+        elif isinstance(part, tirx.BufferStore):
+            stores.append(Store(buffer=part.buffer, indices=tuple(part.indices), value=part.value))
+        else:
+            raise Unsupported(f"{where} holds a {type(part).__name__}; needs stores of expressions only")
+    return lets, tuple(stores)

@@ -1,0 +1,324 @@
+"""Reduction blocks: which combiner a block applies, to what, and from which initial value.
+
+Recognised by data flow from the block's new values and its accumulators. Refused: every combiner that is not known
+to be associative with a known identity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from . import compat
+from .errors import Unsupported
+from .facts_blocks import Block, Store
+from .facts_exprs import Mismatch, Reader, Scope, stored_at
+from .facts_ops import LOWEST, NARROW_FLOATS, is_float, wide
+from .facts_space import ZERO
+from .program import ColIndex, Const, Expr, Op, Reduction, RowValue, uses_column, walk
+
+_CHAINS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
+_BOOL_CHAINS = {"and": "all", "or": "any", "bitwise_and": "all", "bitwise_or": "any"}
+_MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
+_TEXT = {"add": "sum", "mul": "product"}
+
+
+@dataclass(slots=True)
+class Reduced:
+    """A reduction block that has been read."""
+
+    placed: dict[Any, Any]
+    """Canonical index of each spatial iterator."""
+    values: tuple[RowValue, ...]
+    """What each store of the block holds in the end."""
+
+
+class Reductions:
+    """The reductions of a function, in the order in which they are needed."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+        self.found: list[Reduction] = []
+        self._read: dict[int, Reduced] = {}
+        reader.reduce = self.value
+
+    def value(self, block: Block, store: Store, indices: tuple[Any, ...]) -> Expr:
+        """The element at `indices` of what `block` reduces, proved to be this row's."""
+        reduced = self.read(block)
+        space = self.reader.space
+        for var, index in stored_at(block, store, indices).items():
+            if not space.same(index, reduced.placed[var]):
+                raise Mismatch(
+                    f"{store.buffer.name} is read at another row ({index} for {reduced.placed[var]});"
+                    " needs a row to use its own reductions only"
+                )
+        return next(v for s, v in zip(block.stores, reduced.values, strict=True) if s is store)
+
+    def read(self, block: Block) -> Reduced:
+        """`block` over the canonical rows and columns."""
+        if block.position not in self._read:
+            guards, self.reader._guards = self.reader._guards, 0
+            try:
+                self._read[block.position] = self._place(block)
+            finally:
+                self.reader._guards = guards
+        return self._read[block.position]
+
+    def _place(self, block: Block) -> Reduced:
+        reader, space = self.reader, self.reader.space
+        axes = [(i.var, reader.extent(i.extent), i.reduces) for i in block.iters if not i.unit]
+        rows = [(v, e) for v, e, reduces in axes if not reduces]
+        columns = [(v, e) for v, e, reduces in axes if reduces]
+        units = {i.var: ZERO for i in block.iters if i.unit}
+        refused: Mismatch | None = None
+        for placed_rows in space.placements(rows, space.rows):
+            for placed_columns in space.placements(columns, space.columns):
+                try:
+                    return self._combine(block, {**units, **placed_rows, **placed_columns})
+                except Mismatch as error:
+                    refused = refused or error
+        if refused is not None:
+            raise refused
+        mine = f"{_shape(e for _, e in rows)} rows of {_shape(e for _, e in columns)} columns"
+        first = f"{_shape(e for _, e in space.rows)} rows of {_shape(e for _, e in space.columns)} columns"
+        raise Unsupported(
+            f"block {block.name} reduces {mine} beside {first}; needs one row space for all reductions"
+        )
+
+    def _combine(self, block: Block, placed: dict[Any, Any]) -> Reduced:
+        reader = self.reader
+        scope = Scope(block=block, iters=placed, lets={**reader.body.lets, **block.lets})
+        accumulators = []
+        for item, store in enumerate(block.stores):
+            mark = RowValue(-1, item, wide(str(store.buffer.ty.dtype)))
+            accumulators.append(mark)
+            if store.buffer in scope.own:
+                raise Unsupported(
+                    f"block {block.name} stores {store.buffer.name} twice; needs one store a buffer"
+                )
+            scope.own[store.buffer] = (mark, store.indices)
+        rows = {i.var: placed[i.var] for i in block.iters if not i.reduces}
+        for store in block.stores:
+            stored_at(block, store, tuple(reader.index(i, scope) for i in store.indices))
+        values = [
+            reader.ops.stored(reader.value(s.value, scope), str(s.buffer.ty.dtype)) for s in block.stores
+        ]
+        inits = [self._init(block, s, scope) for s in block.stores]
+        pair = _arg_pair(values, accumulators) if len(values) == 2 else None
+        if pair is not None:
+            return Reduced(placed=rows, values=self._arg(block, pair, accumulators))
+        results = []
+        for store, value, mark, init in zip(block.stores, values, accumulators, inits, strict=True):
+            dtype = str(store.buffer.ty.dtype)
+            combiner, element = self._split(block, value, mark)
+            start = () if _is_identity(combiner, init, dtype) else (init,)
+            reduction = Reduction(combiner=combiner, elements=(element,), dtypes=(mark.dtype,), init=start)
+            results.append(self._add(reduction, 0))
+        return Reduced(placed=rows, values=tuple(results))
+
+    def _add(self, reduction: Reduction, item: int) -> RowValue:
+        if reduction not in self.found:
+            self.found.append(reduction)
+        return self.reader.ops.share(RowValue(self.found.index(reduction), item, reduction.dtypes[item]))
+
+    def _init(self, block: Block, store: Store, scope: Scope) -> Expr:
+        """The value that an accumulator starts from."""
+        reader = self.reader
+        for init in block.inits:
+            if init.buffer.same_as(store.buffer):
+                if any(not compat.equal(a, b) for a, b in zip(init.indices, store.indices, strict=True)):
+                    raise Unsupported(f"block {block.name} initialises another element than it reduces into")
+                outer = Scope(block=block, iters=scope.iters, lets=scope.lets)
+                return self._row_only(block, reader.value(init.value, outer))
+        earlier = [(b, s) for b, s in reader.defined[store.buffer] if b.position < block.position]
+        if len(earlier) != 1 or earlier[0][0].reduces:
+            raise Unsupported(f"block {block.name} reduces without an initial value; needs T.init()")
+        first, written = earlier[0]
+        indices = tuple(reader.index(i, scope) for i in store.indices)
+        before = Scope(
+            block=first, iters=stored_at(first, written, indices), lets={**reader.body.lets, **first.lets}
+        )
+        return self._row_only(block, reader.value(written.value, before))
+
+    @staticmethod
+    def _row_only(block: Block, init: Expr) -> Expr:
+        if uses_column(init):
+            raise Unsupported(
+                f"block {block.name} starts from a value that varies by column; needs one a row"
+            )
+        return init
+
+    def _split(self, block: Block, value: Expr, mark: RowValue) -> tuple[str, Expr]:
+        """`value` as (combiner, element) with the accumulator taken out."""
+        found = _chain(value, mark) or _chosen(value, mark)
+        if found is None or any(isinstance(e, RowValue) and e.reduction < 0 for e in walk(*found[1])):
+            raise Unsupported(
+                f"block {block.name} combines in a way that is not recognised ({_describe(value)}); needs"
+                " a sum, product, max, min, all, any, argmax or argmin"
+            )
+        name, parts = found
+        if mark.dtype == "bool" and name in _CHAINS:
+            raise Unsupported(
+                f"block {block.name} takes a {_TEXT.get(name, name)} of bool; needs all or any, or integers"
+            )
+        combiner = _BOOL_CHAINS[name] if mark.dtype == "bool" else _CHAINS[name]
+        element = parts[0]
+        for part in parts[1:]:
+            element = self.reader.ops.op(name, element, part)
+        return combiner, element
+
+    def _arg(
+        self, block: Block, pair: tuple[str, int, Expr, Expr], marks: list[RowValue]
+    ) -> tuple[RowValue, ...]:
+        combiner, index_item, index, value = pair
+        column = index.args[0] if isinstance(index, Op) and index.name == "cast" else index
+        if not isinstance(column, ColIndex):
+            raise Unsupported(
+                f"block {block.name} keeps the index {_describe(index)}; needs the index of the column"
+            )
+        if marks[index_item].dtype not in ("int32", "int64"):
+            raise Unsupported(
+                f"block {block.name} keeps an index of dtype {marks[index_item].dtype}; needs int32 or int64"
+            )
+        dtypes = (marks[index_item].dtype, marks[1 - index_item].dtype)
+        reduction = Reduction(combiner=combiner, elements=(index, value), dtypes=dtypes)
+        both = (self._add(reduction, 0), self._add(reduction, 1))
+        return both if index_item == 0 else both[::-1]
+
+
+def _chain(value: Expr, mark: RowValue) -> tuple[str, list[Expr]] | None:
+    """`acc ∘ a ∘ b` as (∘, [a, b])."""
+    if not isinstance(value, Op):
+        return None
+    name = value.name
+    if name not in (_BOOL_CHAINS if mark.dtype == "bool" else _CHAINS) and name not in _CHAINS:
+        return None
+    parts = list(_operands(value, name, mark))
+    if sum(p == mark for p in parts) != 1:
+        return None
+    rest = [p for p in parts if p != mark]
+    return (name, rest) if rest else None
+
+
+def _operands(expr: Expr, name: str, mark: RowValue) -> list[Expr]:
+    if isinstance(expr, Op) and expr.name == name and any(e == mark for e in walk(expr)):
+        return [p for a in expr.args for p in _operands(a, name, mark)]
+    return [expr]
+
+
+def _chosen(value: Expr, mark: RowValue) -> tuple[str, list[Expr]] | None:
+    """`select(acc > x, acc, x)` and its kin as a max or a min."""
+    taken = _choice(value, mark)
+    if taken is None:
+        return None
+    name, other = taken
+    return ("max" if name in ("gt", "ge") else "min"), [other]
+
+
+def _choice(value: Expr, mark: RowValue) -> tuple[str, Expr] | None:
+    """(relation, x) where `value` keeps the accumulator if `acc relation x`, else takes x."""
+    if not (isinstance(value, Op) and value.name in ("select", "if_then_else")):
+        return None
+    condition, yes, no = value.args
+    relation = _relation(condition, mark)
+    if relation is None:
+        return None
+    name, other = relation
+    if yes == mark and no == other:
+        return name, other
+    if no == mark and yes == other:
+        return {"gt": "le", "ge": "lt", "lt": "ge", "le": "gt"}[name], other
+    return None
+
+
+def _relation(condition: Expr, mark: RowValue) -> tuple[str, Expr] | None:
+    """`condition` as (relation, x) of `acc relation x`."""
+    if not (isinstance(condition, Op) and condition.name in _MIRRORED):
+        return None
+    a, b = condition.args
+    if a == mark:
+        return condition.name, b
+    if b == mark:
+        return _MIRRORED[condition.name], a
+    return None
+
+
+def _arg_pair(values: list[Expr], marks: list[RowValue]) -> tuple[str, int, Expr, Expr] | None:
+    """The pair as (combiner, which is the index, index, value), if it is an argmax or argmin with the lowest index."""
+    for item in (0, 1):
+        kept, index_mark, value_mark = values[1 - item], marks[item], marks[1 - item]
+        best = _extreme(kept, value_mark)
+        if best is None or is_float(index_mark.dtype):
+            continue
+        combiner, value = best
+        index = _kept_index(values[item], index_mark, value_mark, value, "gt" if combiner == "max" else "lt")
+        if index is not None:
+            return "arg" + combiner, item, index, value
+    return None
+
+
+def _extreme(kept: Expr, mark: RowValue) -> tuple[str, Expr] | None:
+    found = _chain(kept, mark)
+    if found is None or found[0] not in ("max", "min"):
+        found = _chosen(kept, mark)
+    if found is None or len(found[1]) != 1:
+        return None
+    return found[0], found[1][0]
+
+
+def _kept_index(
+    picked: Expr, index_mark: RowValue, value_mark: RowValue, value: Expr, better: str
+) -> Expr | None:
+    """The column's index in `select(acc better value or tie, kept, index)`, where a tie keeps the lower index."""
+    if not (isinstance(picked, Op) and picked.name in ("select", "if_then_else")):
+        return None
+    condition, yes, no = picked.args
+    if no == index_mark:  # select(value better acc, index, kept): the serial order keeps the first of equals
+        relation = _relation(condition, value_mark)
+        opposite = {"gt": "lt", "lt": "gt"}[better]
+        return yes if relation == (opposite, value) else None
+    if yes != index_mark:
+        return None
+    relation = _relation(condition, value_mark)
+    if relation is not None:
+        return no if relation == (better[0] + "e", value) else None
+    if not (isinstance(condition, Op) and condition.name == "or"):
+        return None
+    for first, second in (condition.args, condition.args[::-1]):
+        if _relation(first, value_mark) != (better, value):
+            continue
+        if isinstance(second, Op) and second.name == "and":
+            for tie, lower in (second.args, second.args[::-1]):
+                equal = isinstance(tie, Op) and tie.name == "eq" and set(tie.args) == {value_mark, value}
+                if equal and _relation(lower, index_mark) in (("lt", no), ("le", no)):
+                    return no
+    return None
+
+
+def _is_identity(combiner: str, init: Expr, dtype: str) -> bool:
+    """Whether `init` leaves every value as it is; the lowest finite value counts as minus infinity."""
+    if not isinstance(init, Const):
+        if isinstance(init, Op) and init.name == "cast" and dtype in NARROW_FLOATS:
+            inner = init.args[0]
+            if isinstance(inner, Op) and inner.name == "cast" and isinstance(inner.args[0], Const):
+                return _is_identity(combiner, inner.args[0], dtype)
+        return False
+    value = init.value
+    if combiner in ("sum", "any"):
+        return bool(value == 0)
+    if combiner in ("prod", "all"):
+        return bool(value == 1)
+    if is_float(dtype):
+        return bool(value <= LOWEST[dtype]) if combiner == "max" else bool(value >= -LOWEST[dtype])
+    return bool(value == (compat.lowest(dtype) if combiner == "max" else compat.highest(dtype)))
+
+
+def _shape(extents: Any) -> str:
+    return "×".join(str(getattr(e, "value", e)) for e in extents) or "1"
+
+
+def _describe(value: Expr) -> str:
+    """The outermost operations of a value."""
+    if not isinstance(value, Op):
+        return "acc" if isinstance(value, RowValue) and value.reduction < 0 else type(value).__name__.lower()
+    return f"{value.name}({', '.join(a.name if isinstance(a, Op) else _describe(a) for a in value.args)})"
