@@ -15,6 +15,7 @@ from . import compat
 from .errors import Unsupported
 from .facts_blocks import Block, Body, Store
 from .facts_ops import INTEGERS, Ops, is_float, wide
+from .facts_poly import Polynomial
 from .facts_space import ZERO, Space, int64, variables
 from .program import Access, Expr, Load, Op, Scalar, Sym, uses_column
 
@@ -73,7 +74,7 @@ class Reader:
         self.number = {p: i for i, p in enumerate(self.params)}
         self.body = body
         self.symbols: dict[str, Any] = {}
-        self.loads: dict[Load, Any] = {}
+        self.loads: dict[Load, Polynomial | None] = {}
         """Offset at column 0 of every load, None where it is not affine."""
         self.indices: dict[Load, tuple[Any, ...]] = {}
         self.defined: dict[Any, list[tuple[Block, Store]]] = {}
@@ -322,7 +323,7 @@ class Reader:
         self.indices.setdefault(load, indices)
         return self.ops.widen(load)
 
-    def offset(self, buffer: Any, indices: tuple[Any, ...]) -> tuple[Access, Any]:
+    def offset(self, buffer: Any, indices: tuple[Any, ...]) -> tuple[Access, Polynomial | None]:
         """The access to an element of a parameter, and its offset at column 0."""
         total: Any = ZERO
         for index, stride, extent in zip(indices, self.strides(buffer), buffer.ty.shape, strict=True):
@@ -334,7 +335,7 @@ class Reader:
             if not isinstance(start, tirx.IntImm):
                 raise Unsupported(f"{buffer.name} starts at the symbolic offset {start}; needs a fixed one")
             total = total + int64(start.value)
-        return self.space.access(self.space.simplify(total))
+        return self.space.access(total)
 
     def _looked_up(self, index: Any) -> bool:
         return any(v.name.startswith("lookup") for v in variables(index))

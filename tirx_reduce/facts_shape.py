@@ -11,7 +11,8 @@ from . import compat
 from .errors import Unsupported
 from .facts_exprs import Reader
 from .facts_ops import size
-from .facts_space import Space, constant, variables
+from .facts_poly import ONE, Polynomial, coefficient
+from .facts_space import Space, constant
 from .program import (
     Expr,
     Load,
@@ -61,22 +62,23 @@ def _owned(reader: Reader, load: Load) -> bool:
     plain = {i for i in indices if isinstance(i, compat.Var)}
     if all(v in plain for v, _ in axes):
         return True
-    if load.index.stride is None or reader.loads[load] is None:
+    if load.index.stride is None:
         return False
-    return _radix(space, reader.loads[load], load.index.stride)
+    row = reader.loads[load]
+    return row is not None and _radix(space, row, load.index.stride)
 
 
-def _radix(space: Space, row: Any, stride: int) -> bool:
+def _radix(space: Space, row: Polynomial, stride: int) -> bool:
     """Whether row + stride · column is a mixed-radix number, each digit larger than all below it together."""
-    names = [v for v, _ in space.rows]
-    if set(variables(row)) - set(names):
+    digits = [(abs(stride), space.column_count)] if space.columns else []
+    for var, extent in space.rows:
+        weight = coefficient(row, space.poly.number(var))
+        if weight is None or set(weight) != {ONE}:
+            return False
+        digits.append((abs(weight[ONE]), extent))
+    names = {space.poly.number(v) for v, _ in space.rows}
+    if any(space.row_axes(space.poly.atoms[n]) for m in row for n in m if n not in names):
         return False
-    parts = compat.linear_equation(row, names) if names else (row,)
-    if len(parts) != len(names) + 1 or not all(isinstance(p, tirx.IntImm) for p in parts[: len(names)]):
-        return False
-    digits = [(abs(int(c.value)), e) for c, (_, e) in zip(parts[:-1], space.rows, strict=True)]
-    if space.columns:
-        digits.append((abs(stride), space.column_count))
     digits.sort(key=lambda d: d[0])
     reach = 0
     for at, (weight, extent) in enumerate(digits):

@@ -15,6 +15,8 @@ from tvm import tirx
 from . import compat
 from .errors import Unsupported
 from .facts_ops import Ops
+from .facts_poly import ONE as ONE_TERM
+from .facts_poly import Polynomial, Polynomials, coefficient, common, divided, multiplied, without
 from .program import Access, ColIndex, Const, Expr, RowIndex
 
 MAX_ALIGN = 16
@@ -65,7 +67,8 @@ class Space:
         self.flat_column: Any = ZERO
         self.row_count: Any = ONE
         self.column_count: Any = ONE
-        self._dense: Any = ZERO
+        self.poly = Polynomials()
+        self._dense: Polynomial = {}
         self._leaves: dict[Any, Expr] = {}
         self._varies: set[Any] = set()
         self._lookups: dict[Expr, Any] = {}
@@ -110,7 +113,7 @@ class Space:
                 index = column if _is_const(inner, 1) else self.ops.op("floordiv", column, self.leaf(inner))
                 self._leaves[var] = index if i == 0 else self.ops.op("floormod", index, self.leaf(extent))
         self._varies |= {v for v, _ in self.columns}
-        self._dense = self.simplify(self._ravel(self.rows) * self.column_count + self.flat_column)
+        self._dense = self.poly.of(self._ravel(self.rows) * self.column_count + self.flat_column)
 
     def _axis(self, name: str, extent: Any) -> tuple[Any, Any]:
         var = tirx.Var(name, "int64")
@@ -148,26 +151,14 @@ class Space:
             return index
         number, divisor = self._divide(index.a), index.b
         if not isinstance(divisor, tirx.IntImm):
-            quotient, rest = self._split(number, divisor)
-            if self._within(rest, divisor):
-                return quotient if isinstance(index, tirx.FloorDiv) else rest
+            by = self.poly.of(divisor)
+            if len(by) == 1:
+                ((monomial, factor),) = by.items()
+                quotient, rest = divided(self.poly.of(number), monomial, factor)
+                left = self.poly.index(rest)
+                if self._within(left, divisor):
+                    return self.poly.index(quotient) if isinstance(index, tirx.FloorDiv) else left
         return self.analyzer.simplify(type(index)(number, divisor))
-
-    def _split(self, number: Any, divisor: Any) -> tuple[Any, Any]:
-        """`number` as (quotient, rest), taking out the terms that hold all factors of `divisor`."""
-        quotient: Any = ZERO
-        rest: Any = ZERO
-        wanted = _factors(divisor)
-        for term in _terms(number):
-            left = _without(_factors(term), wanted)
-            if left is None:
-                rest = rest + term
-            else:
-                part: Any = ONE
-                for factor in left:
-                    part = part * factor
-                quotient = quotient + part
-        return self.analyzer.simplify(quotient), self.analyzer.simplify(rest)
 
     def _within(self, index: Any, extent: Any) -> bool:
         return bool(self.analyzer.can_prove(index >= ZERO) and self.analyzer.can_prove(index < extent))
@@ -176,8 +167,8 @@ class Space:
         """Whether two indices are proved equal."""
         if isinstance(a, compat.Var) and isinstance(b, compat.Var):
             return bool(a.same_as(b))
-        if isinstance(a, tirx.IntImm) and isinstance(b, tirx.IntImm):
-            return bool(a.value == b.value)
+        if self.poly.of(a) == self.poly.of(b):
+            return True
         return bool(self.analyzer.can_prove_equal(a, b))
 
     def leaf(self, index: Any) -> Expr:
@@ -215,38 +206,44 @@ class Space:
             return index
         return tirx.Max(tirx.Min(index, self.simplify(extent - ONE)), ZERO)
 
-    def access(self, offset: Any) -> tuple[Access, Any]:
-        """What is proved of an element offset; the offset at column 0 comes along (None where it is not affine)."""
-        columns = [v for v, _ in self.columns]
-        if not self.varies(offset):
-            return self._affine(offset, 0), offset
-        dense = compat.equal(offset, self._dense) or self.same(offset, self._dense)
-        parts = compat.linear_equation(offset, columns)
-        step = self._step(list(parts[:-1])) if len(parts) == len(columns) + 1 else None
-        if step is None or self.varies(parts[-1]):
-            full = self.leaf(offset)
+    def access(self, offset: Any) -> tuple[Access, Polynomial | None]:
+        """What is proved of an element offset; its terms at column 0 come along (None where it is not affine)."""
+        whole = self.poly.of(offset)
+        changing = {n for m in whole for n in m if self.varies(self.poly.atoms[n])}
+        if not changing:
+            return self._affine(whole, 0), whole
+        step = self._step(whole, changing)
+        if step is None:
+            full = self.leaf(self.poly.index(whole))
             return Access(row=self.ops.const(0, "int64"), stride=None, full=full), None
-        return self._affine(self.simplify(parts[-1]), step, dense and step == 1), parts[-1]
+        row = without(whole, changing.__contains__)
+        return self._affine(row, step, step == 1 and whole == self._dense), row
 
-    def _affine(self, row: Any, stride: int, dense: bool = False) -> Access:
-        known = self.analyzer.modular_set(row)
-        step, base = int(known.coeff), int(known.base)
-        align = MAX_ALIGN
-        while align > 1 and (step % align or base % align):
-            align //= 2
-        return self.ops.share(Access(row=self.leaf(row), stride=stride, dense=dense, align=align))  # type: ignore[type-var]
+    def _affine(self, row: Polynomial, stride: int, dense: bool = False) -> Access:
+        shared = common([MAX_ALIGN, *row.values()])
+        align = shared & -shared
+        return Access(row=self.leaf(self.poly.index(row)), stride=stride, dense=dense, align=align)
 
-    def _step(self, coefficients: list[Any]) -> int | None:
+    def _step(self, whole: Polynomial, changing: set[int]) -> int | None:
         """The one stride of the flat column, if the axes' own strides compose to one."""
-        last = self.analyzer.simplify(coefficients[-1])
-        if not isinstance(last, tirx.IntImm):
+        numbers = [self.poly.number(v) for v, _ in self.columns]
+        if not changing <= set(numbers):
             return None
-        expected: Any = last
-        for coefficient, (_, extent) in zip(coefficients[-2::-1], self.columns[:0:-1], strict=True):
-            expected = self.analyzer.simplify(expected * extent)
-            if not self.same(self.analyzer.simplify(coefficient), expected):
+        expected: Polynomial | None = None
+        last = 0
+        for number, (_, extent) in zip(numbers[::-1], self.columns[::-1], strict=True):
+            mine = coefficient(whole, number)
+            if mine is None or any(n in changing for m in mine for n in m):
                 return None
-        return int(last.value)
+            if expected is None:
+                if set(mine) - {ONE_TERM}:
+                    return None
+                expected = mine
+                last = mine.get(ONE_TERM, 0)
+            elif mine != expected:
+                return None
+            expected = multiplied(expected, self.poly.of(extent))
+        return last or None
 
     def placements(
         self, iters: Sequence[tuple[Any, Any]], axes: Sequence[tuple[Any, Any]]
@@ -300,36 +297,3 @@ def variables(index: Any) -> Iterator[Any]:
     elif not isinstance(index, tirx.IntImm):
         yield from variables(index.a)
         yield from variables(index.b)
-
-
-def _terms(index: Any) -> Iterator[Any]:
-    if isinstance(index, tirx.Add):
-        yield from _terms(index.a)
-        yield from _terms(index.b)
-    elif isinstance(index, tirx.Mul) and isinstance(index.a, tirx.Add):
-        for term in _terms(index.a):
-            yield tirx.Mul(term, index.b)
-    elif isinstance(index, tirx.Mul) and isinstance(index.b, tirx.Add):
-        for term in _terms(index.b):
-            yield tirx.Mul(index.a, term)
-    else:
-        yield index
-
-
-def _factors(index: Any) -> list[Any]:
-    if isinstance(index, tirx.Mul):
-        return _factors(index.a) + _factors(index.b)
-    return [index]
-
-
-def _without(factors: list[Any], wanted: list[Any]) -> list[Any] | None:
-    """`factors` less `wanted`; None if one is missing."""
-    left = list(factors)
-    for want in wanted:
-        for i, have in enumerate(left):
-            if compat.equal(have, want):
-                del left[i]
-                break
-        else:
-            return None
-    return left
