@@ -131,8 +131,8 @@ def diagram(facts: RowFacts, name: str = "row program") -> list[str]:
     """Lines that show what one row computes.
 
     >>> # softmax over 6144 columns
-    >>> # pass 1 │ r0 = max x
-    >>> # pass 2 │ r1 = sum exp(x − r0)
+    >>> # pass 1 │ r0 = max(x)
+    >>> # pass 2 │ r1 = sum(exp(x − r0))
     >>> # pass 3 │ y = exp(x − r0) / r1
     """
     program = facts.program
@@ -144,20 +144,28 @@ def diagram(facts: RowFacts, name: str = "row program") -> list[str]:
     passes: dict[int, list[str]] = {}
     for i, reduction in enumerate(program.reductions):
         passes.setdefault(program.reduction_level(i), []).append(_reduction(writer, i, reduction))
+    per_row = [_output(writer, o) for o in program.outputs if o.per_row]
     for output in program.outputs:
-        level = program.depth + 1 if not output.per_row else 1 + program.level(output.value)
-        passes.setdefault(level, []).append(_output(writer, output))
-    for part in writer.parts:
-        lines.append(f"  where  │ {part}")
+        if not output.per_row:
+            passes.setdefault(program.depth + 1, []).append(_output(writer, output))
+    lines += [f"  where  │ {part}" for part in writer.parts]
     for level in sorted(passes):
-        for i, text in enumerate(passes[level]):
-            lines.append(f"  {f'pass {level}' if not i else '':6} │ {text}")
+        lines += _block(f"pass {level}", passes[level])
+    lines += _block("row", per_row)
     kept = "nothing" if not facts.kept else f"{facts.kept} value{'s' if facts.kept > 1 else ''} a column"
-    plural = "" if facts.reductions == 1 else "s"
     lines.append(
-        f"  {facts.passes} passes, {facts.reductions} collective reduction{plural}, kept: {kept}"
+        f"  {_count(facts.passes, 'pass')}, {_count(facts.reductions, 'collective reduction')}, kept: {kept}"
     )
     return lines
+
+
+def _block(title: str, texts: list[str]) -> list[str]:
+    return [f"  {title if not i else '':6} │ {text}" for i, text in enumerate(texts)]
+
+
+def _count(number: int, noun: str) -> str:
+    plural = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number} {noun}{plural}"
 
 
 def _tensor(writer: Writer, tensor: Tensor) -> str:
@@ -167,9 +175,9 @@ def _tensor(writer: Writer, tensor: Tensor) -> str:
 
 def _reduction(writer: Writer, index: int, reduction: Reduction) -> str:
     elements = [writer.text(e) for e in reduction.elements]
-    inner = elements[0] if len(elements) == 1 else f"({', '.join(elements)})"
+    inner = f"({', '.join(elements)})"
     start = f" from {', '.join(writer.text(e) for e in reduction.init)}" if reduction.init else ""
-    return f"r{index} = {reduction.combiner} {inner}{start}  [{', '.join(reduction.dtypes)}]"
+    return f"r{index} = {reduction.combiner}{inner}{start}  [{', '.join(reduction.dtypes)}]"
 
 
 def _output(writer: Writer, output: Output) -> str:

@@ -1,0 +1,119 @@
+"""One planned kernel run on the GPU where there is one, else on the CPU model with the rows it can afford."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tirx_reduce.bench.shapes import Shape, limit_rows, row_count, shape_text
+from tirx_reduce.bench.workloads import Verdict, Workload
+from tirx_reduce.values import GroupPlan
+
+AFFORDABLE_ELEMENTS = 1 << 17
+"""Elements of one operand that the CPU model goes through in seconds."""
+MOST_ROWS = 64
+METAL_WORDS = (
+    "emitted MSL executed on a CPU model of Metal; not compiled by Apple's compiler, not run on a GPU"
+)
+CUDA_WORDS = (
+    "emitted CUDA executed on a CPU model of the GPU; not compiled by nvcc or NVRTC, not run on a GPU"
+)
+WORDS = {"metal": METAL_WORDS, "cuda": CUDA_WORDS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """One run with its verdict."""
+
+    where: str
+    """Device name, or the words for the CPU model."""
+    on_gpu: bool
+    shape: Shape
+    """What ran: the whole shape, or its first rows."""
+    seconds: float
+    """Wall time of the run; no timing of the kernel."""
+    verdict: Verdict
+    counters: dict[str, int]
+    """What the CPU model counted; empty on a GPU."""
+
+
+def affordable(shape: Shape, rows_limit: int | None) -> Shape:
+    """The rows that the CPU model can go through in seconds: at least one, at most 64, or `rows_limit`."""
+    rows = rows_limit or max(1, min(MOST_ROWS, AFFORDABLE_ELEMENTS // shape[-1]))
+    return limit_rows(shape, rows)
+
+
+def run_on_gpu(
+    workload: Workload, shape: Shape, dtype: str, plan: GroupPlan, target: Any, device: Any, seed: int
+) -> Execution:
+    """Build, run on `device`, verify."""
+    import numpy as np
+    import tvm
+
+    from tirx_reduce import schedules
+
+    built = schedules.build(schedules.lower(workload.func(shape, dtype), plan), target)
+    inputs = workload.inputs(shape, dtype, seed=seed)
+    outputs = workload.empty(shape, dtype)
+    tensors = [tvm.runtime.tensor(np.ascontiguousarray(a), device) for a in (*inputs, *outputs)]
+    start = time.perf_counter()
+    built(*tensors)
+    device.sync()
+    seconds = time.perf_counter() - start
+    results = tuple(t.numpy().view(o.dtype) for t, o in zip(tensors[len(inputs) :], outputs, strict=True))
+    return Execution(
+        where=str(device.device_name or target.kind.name),
+        on_gpu=True,
+        shape=shape,
+        seconds=seconds,
+        verdict=workload.verify(results, inputs),
+        counters={},
+    )
+
+
+def run_on_model(
+    workload: Workload,
+    shape: Shape,
+    dtype: str,
+    plan: GroupPlan,
+    target: Any,
+    *,
+    rows_limit: int | None = None,
+    seed: int = 0,
+    orders: tuple[str, ...] = ("forward",),
+    numerics: str = "plain",
+) -> Execution:
+    """Build the planned mapping for the rows that can be afforded, run it on the CPU model, verify."""
+    from tirx_reduce import emulator, schedules
+
+    small = affordable(shape, rows_limit)
+    # The mapping is that of the whole launch; only the number of groups is cut.
+    mapping = plan if small == shape else replace(plan, subject="")
+    built = schedules.build(schedules.lower(workload.func(small, dtype), mapping), target)
+    inputs = workload.inputs(small, dtype, seed=seed)
+    outputs = workload.empty(small, dtype)
+    start = time.perf_counter()
+    emulation = emulator.emulate(built, *inputs, *outputs, target=target, orders=orders, numerics=numerics)
+    seconds = time.perf_counter() - start
+    return Execution(
+        where=WORDS[plan.target_kind],
+        on_gpu=False,
+        shape=small,
+        seconds=seconds,
+        verdict=workload.verify(outputs, inputs),
+        counters=_counters(emulation),
+    )
+
+
+def _counters(emulation: Any) -> dict[str, int]:
+    found = emulation.counters
+    items = found.items() if hasattr(found, "items") else vars(found).items()
+    return {str(k): int(v) for k, v in items if isinstance(v, int)}
+
+
+def rows_text(whole: Shape, ran: Shape) -> str:
+    """Which rows ran."""
+    if ran == whole:
+        return f"all {row_count(whole)} rows"
+    return f"the first {row_count(ran)} of {row_count(whole)} rows ({shape_text(ran)})"
