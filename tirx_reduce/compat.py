@@ -44,3 +44,13 @@ def lowest(dtype: str) -> float | int:
 def highest(dtype: str) -> float | int:
     """The highest finite value of `dtype`."""
     return tirx.max_value(dtype).value  # type: ignore[no-any-return]
+
+
+def walk_tree(tree: Any, kind: Any, found: Any) -> None:
+    """Call `found` for every node of type `kind` in `tree`, outermost first."""
+
+    def visit(node: Any) -> Any:
+        found(node)
+        return tvm_ffi.WalkResult.ADVANCE
+
+    tvm_ffi.structural_walk(tree, (kind, visit), order="pre")

@@ -12,6 +12,7 @@ from typing import Any
 from . import compat
 from .errors import Unsupported
 from .facts_blocks import Block, Store, read_blocks
+from .facts_count import count as count
 from .facts_exprs import Mismatch, Reader, Scope, stored_at
 from .facts_reduce import Reductions
 from .facts_shape import check_payload, summary
