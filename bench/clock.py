@@ -6,7 +6,7 @@ A kernel goes in, a `measure.Session` comes back.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,11 +56,8 @@ class CudaSession:
         import tvm_ffi
 
         use: Any = tvm_ffi.use_torch_stream
-        return (
-            use(context)
-            if context is not None
-            else use(self._torch.cuda.stream(self._torch.cuda.current_stream()))
-        )
+        stream: AbstractContextManager[Any] = use(context)
+        return stream
 
     def _graph(self, launches: int) -> Any:
         if launches not in self._graphs:
@@ -148,7 +145,7 @@ class TvmSession:
     local: bool = True
     phases: tuple[str, ...] = field(init=False)
     counters: list[str] = field(default_factory=list)
-    """What TVM's Metal runtime counted in each batch, where it counts: dispatches, flushes, synchronisations."""
+    """What TVM's Metal runtime counted in each batch: dispatches, flushes, synchronisations."""
 
     def __post_init__(self) -> None:
         self.phases = PHASES if self.local else ("gpu_batch", "gpu_single")
@@ -256,7 +253,7 @@ def _metal_counters() -> tuple[Any, Any]:
 
 
 def rotations(set_bytes: int, cache_bytes: int, *, at_most: int = 64) -> int:
-    """How many sets of operands a cold run rotates over, so that twice the last-level cache lies between uses."""
+    """Sets of operands for a cold run: twice the last-level cache lies between two uses of one."""
     if cache_bytes <= 0:
         return 1
     return max(2, min(at_most, -(-2 * cache_bytes // max(1, set_bytes)) + 1))
@@ -265,9 +262,3 @@ def rotations(set_bytes: int, cache_bytes: int, *, at_most: int = 64) -> int:
 def bandwidth_floor_us(bytes_moved: int, gigabytes_per_second: float) -> float:
     """Least time for `bytes_moved`, or 0 where the bandwidth is not known."""
     return bytes_moved / (gigabytes_per_second * 1e3) if gigabytes_per_second > 0 else 0.0
-
-
-def sequence(values: Sequence[Any], start: int) -> tuple[Any, ...]:
-    """`values` rotated so that `start` comes first."""
-    n = len(values)
-    return tuple(values[(start + i) % n] for i in range(n))

@@ -77,9 +77,9 @@ class Options:
             raise ReduceError(f"phases {unknown or 'are none'}; known: {', '.join(PHASES)}")
 
 
-SEARCH = Options(samples=5, batch_ms=10, warmup_ms=100)
-COLLECT = Options(samples=5, batch_ms=10, warmup_ms=100)
-REPLAY = Options(samples=9, batch_ms=30, warmup_ms=200)
+SEARCH = Options(samples=5, batch_ms=10.0, warmup_ms=100.0)
+COLLECT = Options(samples=5, batch_ms=10.0, warmup_ms=100.0)
+REPLAY = Options(samples=9, batch_ms=30.0, warmup_ms=200.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +162,8 @@ def _warm_up(session: Session, options: Options) -> tuple[list[float], float]:
             return each, per_launch
         if len(each) >= 64:
             raise NoValidTiming(
-                f"warm-up: {len(each)} batches took {spent * 1e3:.3g} ms by this clock; needs a clock that runs"
+                f"warm-up: {len(each)} batches took {spent * 1e3:.3g} ms by this clock; "
+                "needs a clock that runs"
             )
         # No longer than a sample is to be, or a slow kernel would warm up for minutes.
         room = _batch(options.batch_ms / 1e3, per_launch) if usable else MAX_BATCH
