@@ -13,7 +13,7 @@ from tvm import tirx
 
 from . import compat
 from .errors import ReduceError
-from .facts_ops import size
+from .facts_keep import size
 from .values import FamilyCounts
 
 PASS = "tirx_reduce.pass"
@@ -93,6 +93,7 @@ class _Count:
         self._current: _Pass | None = None
         self._tainted: set[Any] = set()
         self._inside = False
+        self._single = False
 
     def visit(self, stmt: Any) -> None:
         if isinstance(stmt, tirx.SeqStmt):
@@ -123,7 +124,7 @@ class _Count:
         if key == COLLECTIVE:
             self.collectives += 1
         elif key == "thread_extent" and str(stmt.node.thread_tag).startswith("blockIdx"):
-            self._tainted.add(stmt.node.var)
+            self._group(stmt.node.var, stmt.value)
         if key != PASS:
             self.visit(stmt.body)
             return
@@ -132,9 +133,14 @@ class _Count:
         self.visit(stmt.body)
         self._current = None
 
+    def _group(self, var: Any, extent: Any) -> None:
+        self._tainted.add(var)
+        # The one row of a single group has no vectors: nothing is shared between rows.
+        self._single = isinstance(extent, tirx.IntImm) and extent.value == 1
+
     def _loop(self, stmt: Any) -> None:
         if stmt.thread_binding is not None and str(stmt.thread_binding.thread_tag).startswith("blockIdx"):
-            self._tainted.add(stmt.loop_var)
+            self._group(stmt.loop_var, stmt.extent)
         outer = self._current
         if outer is None or self._inside:
             self.visit(stmt.body)
@@ -156,7 +162,9 @@ class _Count:
         self._access(stmt.buffer, tuple(stmt.indices), stores=True)
 
     def _expr(self, expr: Any) -> None:
-        compat.walk_tree(expr, compat.TensorLoad, lambda e: self._access(e.source, tuple(e.indices), stores=False))
+        compat.walk_tree(
+            expr, compat.TensorLoad, lambda e: self._access(e.source, tuple(e.indices), stores=False)
+        )
 
     def _access(self, buffer: Any, indices: tuple[Any, ...], stores: bool) -> None:
         where = self._current or self._outside
@@ -166,7 +174,7 @@ class _Count:
         if self._current is None:
             return  # once a row, not once a column
         key = (buffer, stores, tuple(compat.StructuralKey(i) for i in indices))
-        by_row = any(self._by_row(i) for i in indices)
+        by_row = self._single or any(self._by_row(i) for i in indices)
         where.accesses.setdefault(key, _Access(buffer, size(str(buffer.ty.dtype)), by_row))
 
     def _by_row(self, expr: Any) -> bool:

@@ -366,7 +366,7 @@ def stored_at(block: Block, store: Store, indices: tuple[Any, ...]) -> dict[Any,
         If the store does not put every spatial iteration into an element of its own that covers the tensor.
     """
     extents = {i.var: i for i in block.iters if not i.reduces}
-    placed = {i.var: ZERO for i in block.iters if i.unit}
+    placed = {i.var: ZERO for i in block.iters if i.unit and not i.reduces}
     shape = store.buffer.ty.shape
     what = f"block {block.name} writes {store.buffer.name}[{', '.join(str(i) for i in store.indices)}]"
     for at, index, extent in zip(store.indices, indices, shape, strict=True):

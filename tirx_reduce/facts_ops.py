@@ -28,8 +28,6 @@ LOWEST = {
 }
 """Lowest finite values; the highest are their negatives (IEEE 754, OCP FP8)."""
 
-_BITS = {"bool": 8, "float32": 32, "float16": 16, "bfloat16": 16}
-
 
 def is_float(dtype: str) -> bool:
     """Whether `dtype` is a floating-point type."""
@@ -43,15 +41,6 @@ def wide(dtype: str) -> str:
     if dtype in NARROW_FLOATS or dtype.startswith("float8_"):
         return "float32"
     raise Unsupported(f"dtype {dtype}; needs floats of at most 32 bits, integers or bool, one lane each")
-
-
-def size(dtype: str) -> int:
-    """Bytes of one element in memory."""
-    if dtype in _BITS:
-        return _BITS[dtype] // 8
-    if dtype.startswith("float8_"):
-        return 1
-    return int(dtype.lstrip("uint")) // 8
 
 
 class Ops:
