@@ -1,4 +1,4 @@
-"""A row program in words: readable text for people, JSON for tools. Takes plain values, gives plain values."""
+"""A row program in words: text for people, JSON for tools. Takes plain values, gives plain values."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What is proved of a row-reduction PrimFunc: `read(func)` and `analyze(func)`.
 
-In goes a PrimFunc with S/R blocks, out come RowFacts. Refused with `Unsupported`: all that is not one program a row.
+In goes a PrimFunc with S/R blocks, out come RowFacts. Refused: all that is not one program a row.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Reading:
     symbols: Mapping[str, Any]
     """TVM variable of each `Sym` by name."""
     params: tuple[Any, ...]
-    """Parameters of the PrimFunc; `Tensor.param`, `Load.param`, `Output.param` and `Scalar.param` count them."""
+    """Parameters of the PrimFunc; `param` of tensors, loads, outputs and scalars counts them."""
 
 
 def analyze(func: Any) -> RowFacts:
@@ -143,8 +143,8 @@ def _output(reader: Reader, reductions: Reductions, block: Block, store: Store) 
         raise refused
     shape = "×".join(str(e) for e in store.buffer.ty.shape) or "1"
     raise Unsupported(
-        f"output {store.buffer.name} of {shape} elements beside {space.row_count} rows of {space.column_count}"
-        " columns; needs one element for each row, or for each row and column"
+        f"output {store.buffer.name} of {shape} elements beside {space.row_count} rows of"
+        f" {space.column_count} columns; needs one element for each row, or for each row and column"
     )
 
 

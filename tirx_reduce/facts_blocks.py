@@ -1,7 +1,7 @@
 """The S/R blocks of a PrimFunc in order, checked for shape only.
 
-In goes a PrimFunc, out come its blocks with their iterators, stores and initial values. Refused: functions that
-are scheduled already, loops that are not plain, blocks that are nested, bound oddly or guarded.
+In goes a PrimFunc, out come its blocks with their iterators, stores and initial values. Refused: functions
+that are scheduled already, loops that are not plain, blocks that are nested, bound oddly or guarded.
 """
 
 from __future__ import annotations
@@ -182,8 +182,8 @@ def _iterators(where: str, stmt: Any, loops: dict[Any, Any]) -> tuple[Iter, ...]
             bound = isinstance(value, compat.Var) and value in loops
             if not bound or value not in unused or not _same_extent(loops[value], extent):
                 raise Unsupported(
-                    f"{where} binds {iter_var.var.name} to {value}; needs each iterator bound to a loop of its own"
-                    " that covers it"
+                    f"{where} binds {iter_var.var.name} to {value}; needs each iterator bound to a loop"
+                    " of its own that covers it"
                 )
             unused.discard(value)
         loop = value if isinstance(value, compat.Var) else None

@@ -1,7 +1,7 @@
 """Counting on a captured function: what a lowered kernel in its plain form really does, pass by pass.
 
-In goes a PrimFunc whose walks and collectives are marked, out come FamilyCounts. Nothing is taken from the row
-program: whatever the emitter wrote is what is counted.
+In goes a PrimFunc whose walks and collectives are marked, out come FamilyCounts. Nothing is taken from the
+row program: whatever the emitter wrote is what is counted.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class _Count:
         if outer is None or self._inside:
             self.visit(stmt.body)
             return
-        # Loops side by side in a pass are pieces of one walk (a body and its rest): a column lies in one of them.
+        # Loops side by side are pieces of one walk (a body and its rest): a column lies in one of them.
         self._current, self._inside = _Pass(loaded=outer.loaded, stored=outer.stored), True
         self.visit(stmt.body)
         piece, self._current, self._inside = self._current, outer, False

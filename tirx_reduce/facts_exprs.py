@@ -1,6 +1,6 @@
-"""From TIR expressions to row-program expressions, by pulling: a buffer that the function wrote is replaced by its value.
+"""From TIR to row-program expressions by pulling: a buffer that the function wrote is replaced by its value.
 
-In goes a function's blocks, out come values at canonical (row, column). Refused: what has no place in a row program.
+In go a function's blocks, out come values at (row, column). Refused: what has no place in a row program.
 """
 
 from __future__ import annotations
@@ -42,10 +42,36 @@ _BINARY = {
 _INDEX = (tirx.Add, tirx.Sub, tirx.Mul, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max)
 _TESTS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE, tirx.And, tirx.Or)
 _UNARY_CALLS = frozenset(
-    "exp exp2 exp10 log log2 log10 log1p sqrt rsqrt tanh sin cos tan erf sigmoid floor ceil round trunc nearbyint"
-    " isnan isinf isfinite bitwise_not".split()
+    [
+        "exp",
+        "exp2",
+        "exp10",
+        "log",
+        "log2",
+        "log10",
+        "log1p",
+        "sqrt",
+        "rsqrt",
+        "tanh",
+        "sin",
+        "cos",
+        "tan",
+        "erf",
+        "sigmoid",
+        "floor",
+        "ceil",
+        "round",
+        "trunc",
+        "nearbyint",
+        "isnan",
+        "isinf",
+        "isfinite",
+        "bitwise_not",
+    ]
 )
-_BINARY_CALLS = frozenset("pow atan2 bitwise_and bitwise_or bitwise_xor shift_left shift_right".split())
+_BINARY_CALLS = frozenset(
+    ["pow", "atan2", "bitwise_and", "bitwise_or", "bitwise_xor", "shift_left", "shift_right"]
+)
 
 
 class Mismatch(Unsupported):
@@ -92,8 +118,7 @@ class Reader:
 
     def extent(self, expr: Any) -> Any:
         """An extent of the function, over canonical symbols."""
-        found = self.space.simplify(self._index(expr, Scope(block=None, iters={}, lets=self.body.lets)))
-        return found
+        return self.space.simplify(self._index(expr, Scope(block=None, iters={}, lets=self.body.lets)))
 
     def index(self, expr: Any, scope: Scope) -> Any:
         """An index of the function over canonical variables."""

@@ -1,4 +1,4 @@
-"""Walks over a row: what each one computes, which values outlive the first, and the bytes that a row asks for.
+"""Walks over a row: what each one computes, which values outlive the first, and a row's bytes.
 
 In goes a row program, out come plain values; no TVM here, so that the emitter can ask the same questions.
 """
@@ -86,7 +86,7 @@ class Walks:
         return not any(isinstance(e, RowIndex | Load) for e in _parts(load.index.full or load.index.row))
 
     def kept(self) -> tuple[Expr, ...]:
-        """The largest values of a column that need no reduction, no vector, and serve after the first walk too.
+        """The largest values of a column that need no reduction and no vector, and serve in later walks.
 
         Only what the first walk reads in any case is kept; 16-bit loads are kept as they stand in memory.
         """
@@ -126,7 +126,7 @@ class Walks:
         return any(isinstance(e, ColIndex) for e in _parts(expr, into_loads=False))
 
     def row_bytes(self, columns: int, reuse: str) -> int:
-        """Global bytes of one row: matrices once a walk, or once in all where kept; vectors and outputs once."""
+        """Global bytes of one row: matrices once a walk (once in all where kept), vectors, outputs once."""
         had: set[Load] = set()
         vectors: set[Load] = set()
         total = 0

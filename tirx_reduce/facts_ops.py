@@ -1,4 +1,4 @@
-"""Building row-program expressions: shared nodes, 16-bit floats widened to float32, and the few folds that matter.
+"""Building row-program expressions: shared nodes, narrow floats widened, and the few folds that matter.
 
 In goes what the PrimFunc says, out come expressions of `program`. Refused: float64 and vector types.
 """
@@ -124,7 +124,7 @@ class Ops:
         return expr if target == expr.dtype else self.share(Op("cast", (expr,), target))
 
     def stored(self, expr: Expr, dtype: str) -> Expr:
-        """What an output of `dtype` holds before its one rounding: a last Cast to `dtype` is that rounding."""
+        """What an output of `dtype` holds before it rounds: a last Cast to `dtype` is that rounding."""
         if is_float(dtype) and isinstance(expr, Op) and expr.name == "cast":
             inner = expr.args[0]
             if inner.dtype == dtype and isinstance(inner, Op) and inner.name == "cast":

@@ -1,6 +1,6 @@
-"""Index polynomials: a normal form in which symbolic extents multiply out, as TVM's own simplifier leaves them.
+"""Index polynomials: a normal form that multiplies symbolic extents out; TVM's own simplifier does not.
 
-In goes an index, out comes a sum of integer multiples of monomials; whatever is not a sum or a product is an atom.
+In goes an index, out comes a sum of multiples of monomials; whatever is not a sum or a product is an atom.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Polynomials:
 
 
 def added(a: Polynomial, b: Polynomial) -> Polynomial:
-    """a + b."""
+    """The sum."""
     total = dict(a)
     for monomial, factor in b.items():
         value = total.get(monomial, 0) + factor
@@ -77,12 +77,12 @@ def added(a: Polynomial, b: Polynomial) -> Polynomial:
 
 
 def scaled(a: Polynomial, factor: int) -> Polynomial:
-    """factor · a."""
+    """The multiple."""
     return {m: v * factor for m, v in a.items()} if factor else {}
 
 
 def multiplied(a: Polynomial, b: Polynomial) -> Polynomial:
-    """a · b."""
+    """The product."""
     total: Polynomial = {}
     for m, v in a.items():
         for n, w in b.items():

@@ -1,7 +1,7 @@
 """Reduction blocks: which combiner a block applies, to what, and from which initial value.
 
-Recognised by data flow from the block's new values and its accumulators. Refused: every combiner that is not known
-to be associative with a known identity.
+Recognised by data flow from the block's new values and its accumulators. Refused: every combiner that is not
+known to be associative with a known identity.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def _relation(condition: Expr, mark: RowValue) -> tuple[str, Expr] | None:
 
 
 def _arg_pair(values: list[Expr], marks: list[RowValue]) -> tuple[str, int, Expr, Expr] | None:
-    """The pair as (combiner, which is the index, index, value), if it is an argmax or argmin with the lowest index."""
+    """(combiner, which is the index, index, value), if it is an argmax or argmin with the lowest index."""
     for item in (0, 1):
         kept, index_mark, value_mark = values[1 - item], marks[item], marks[1 - item]
         best = _extreme(kept, value_mark)
@@ -269,7 +269,7 @@ def _extreme(kept: Expr, mark: RowValue) -> tuple[str, Expr] | None:
 def _kept_index(
     picked: Expr, index_mark: RowValue, value_mark: RowValue, value: Expr, better: str
 ) -> Expr | None:
-    """The column's index in `select(acc better value or tie, kept, index)`, where a tie keeps the lower index."""
+    """The column's index in `select(acc better value or tie, kept, index)`, ties keeping the lower one."""
     if not (isinstance(picked, Op) and picked.name in ("select", "if_then_else")):
         return None
     condition, yes, no = picked.args

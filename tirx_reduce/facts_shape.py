@@ -1,4 +1,4 @@
-"""What follows from a row program: that it is a row reduction at all, and the counts that RowFacts carries."""
+"""What follows from a row program: that it is a row reduction at all, and the counts of RowFacts."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from .values import RowFacts
 def check_payload(reader: Reader, program: RowProgram) -> None:
     """Decline what is a contraction or a window and not a row reduction.
 
-    A program has a payload: an input of which every (row, column) reads an element of its own. A reduction of
-    several inputs that vary by column needs one itself, else each of them is read again by many rows (a matmul).
+    A program has a payload: an input of which every (row, column) reads an element of its own. A reduction
+    of several inputs that vary by column needs one itself, else many rows read each of them (a matmul).
     """
     payloads = {load for load in reader.loads if _owned(reader, load)}
     every = {e for r in program.reductions for e in walk(*r.elements)}
     if not payloads & {e for e in every if isinstance(e, Load)} and any(isinstance(e, Load) for e in every):
         names = ", ".join(sorted({reader.params[e.param].name for e in every if isinstance(e, Load)}))
         raise Unsupported(
-            f"a reduction in which no input ({names}) has an element for each row and column, as in a matmul, a"
-            " convolution or a window; needs rows that are read once"
+            f"a reduction in which no input ({names}) has an element for each row and column, as in a matmul,"
+            " a convolution or a window; needs rows that are read once"
         )
     for reduction in program.reductions:
         loads = {e for e in walk(*reduction.elements) if isinstance(e, Load) and e.index.stride != 0}
         if len({load.param for load in loads}) > 1 and not loads & payloads:
             names = ", ".join(sorted({reader.params[load.param].name for load in loads}))
             raise Unsupported(
-                f"a reduction over a product of {names} in which none has an element for each row and column, as in"
-                " a matmul; needs rows that are read once"
+                f"a reduction over a product of {names} in which none has an element for each row and column,"
+                " as in a matmul; needs rows that are read once"
             )
 
 

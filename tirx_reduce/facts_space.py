@@ -75,7 +75,7 @@ class Space:
         self._symbolic = False
 
     def symbol(self, leaf: Expr, name: str) -> Any:
-        """A canonical variable for an extent or an integer scalar, at least 1 wherever a loop over it runs."""
+        """A canonical variable for an extent or an integer scalar."""
         var = tirx.Var(name, "int64")
         self._leaves[var] = self.ops.cast(leaf, "int64")
         self._symbolic = True
@@ -86,7 +86,7 @@ class Space:
         self.analyzer.bind(var, compat.Range.from_min_extent(ONE, int64(MAX_EXTENT)))
 
     def lookup(self, value: Expr, column: bool) -> Any:
-        """A canonical variable for an integer that is read from memory or computed; `column` if it varies in a row."""
+        """A canonical variable for an integer that is looked up; `column` if it varies in a row."""
         if value not in self._lookups:
             var = tirx.Var(f"lookup{len(self._lookups)}", "int64")
             self._lookups[value] = var
@@ -207,7 +207,7 @@ class Space:
         return tirx.Max(tirx.Min(index, self.simplify(extent - ONE)), ZERO)
 
     def access(self, offset: Any) -> tuple[Access, Polynomial | None]:
-        """What is proved of an element offset; its terms at column 0 come along (None where it is not affine)."""
+        """What is proved of an element offset, and its terms at column 0 (None where it is not affine)."""
         whole = self.poly.of(offset)
         changing = {n for m in whole for n in m if self.varies(self.poly.atoms[n])}
         if not changing:
