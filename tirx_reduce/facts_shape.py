@@ -68,12 +68,12 @@ def _radix(space: Space, row: Polynomial, stride: int) -> bool:
         return False
     digits.sort(key=lambda d: d[0])
     reach = 0
-    for at, (weight, extent) in enumerate(digits):
-        if weight <= reach:
+    for at, (step, extent) in enumerate(digits):
+        if step <= reach:
             return False
         if not isinstance(extent, tirx.IntImm):
             return at == len(digits) - 1
-        reach += weight * (int(extent.value) - 1)
+        reach += step * (int(extent.value) - 1)
     return True
 
 
