@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm import tirx
 
+from . import cluster
 from .tir import Block, cast, imm, load
 
 _INT_RANGE = {
@@ -36,6 +37,12 @@ class Lanes:
     """Its program in the group."""
     kind: str
     """Target kind."""
+    groups: int = 1
+    """Groups of one program (a thread-block cluster), each with its own lanes."""
+    rank: Any = None
+    """This group in its cluster."""
+    begun: bool = True
+    """Whether it is known that all groups of the cluster run (after the first collective)."""
 
     @property
     def subgroups(self) -> int:
@@ -80,6 +87,12 @@ def combine(combiner: str, mine: tuple[Any, ...], theirs: tuple[Any, ...]) -> tu
     return (make(a, b),)
 
 
+def named(block: Block, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Results of `combine` under names; a pair uses each operand more than once and is settled."""
+    keep = block.settle if len(values) > 1 else block.bind
+    return tuple(keep("s", v) for v in values)
+
+
 def shuffle_xor(value: Any, offset: int, kind: str) -> Any:
     """The value of the lane whose number differs in the bit `offset`."""
     dtype = str(value.ty.dtype)
@@ -103,9 +116,9 @@ def reduce_lanes(
     at most one barrier between.
     """
     totals = _butterfly(block, combiners, partials, min(lanes.width, lanes.subgroup), lanes.kind)
-    if lanes.subgroups == 1:
-        return totals
-    return _across(block, combiners, totals, lanes, name)
+    if lanes.subgroups > 1:
+        totals = _across(block, combiners, totals, lanes, name)
+    return totals if lanes.groups == 1 else _cluster(block, combiners, totals, lanes, name)
 
 
 def _butterfly(
@@ -115,7 +128,7 @@ def _butterfly(
     while offset:
         moved = [tuple(block.bind("o", shuffle_xor(v, offset, kind)) for v in vs) for vs in values]
         values = [
-            tuple(block.bind("s", c) for c in combine(name, mine, theirs))
+            named(block, combine(name, mine, theirs))
             for name, mine, theirs in zip(combiners, values, moved, strict=True)
         ]
         offset //= 2
@@ -146,11 +159,34 @@ def _across(
     ]
 
 
+def _cluster(
+    block: Block, combiners: tuple[str, ...], values: list[tuple[Any, ...]], lanes: Lanes, name: str
+) -> list[tuple[Any, ...]]:
+    """Each group's total to its own slot in every group of the cluster; after one cluster barrier all fold."""
+    slots = [
+        tuple(block.alloc(f"{name}_c{k}_{i}", lanes.groups, str(v.ty.dtype), "shared") for i, v in enumerate(vs))
+        for k, vs in enumerate(values)
+    ]
+    if not lanes.begun:
+        cluster.wait(block)  # nobody may write to a group that has not begun
+    with block.when(tirx.LT(lanes.lane, imm(lanes.groups))) as inside:
+        for buffers, vs in zip(slots, values, strict=True):
+            for buffer, v in zip(buffers, vs, strict=True):
+                cluster.store(inside, buffer, lanes.rank, v, lanes.lane)
+    cluster.arrive(block)
+    cluster.wait(block)
+    totals = [
+        _fold(block, c, [tuple(block.bind("f", load(b, imm(i))) for b in buffers) for i in range(lanes.groups)])
+        for c, buffers in zip(combiners, slots, strict=True)
+    ]
+    return totals
+
+
 def _fold(block: Block, combiner: str, values: list[tuple[Any, ...]]) -> tuple[Any, ...]:
     """A tree over the slots: the same order in every lane, and a short chain."""
     while len(values) > 1:
         paired = [
-            tuple(block.bind("f", c) for c in combine(combiner, values[i], values[i + 1]))
+            named(block, combine(combiner, values[i], values[i + 1]))
             for i in range(0, len(values) - 1, 2)
         ]
         values = paired + ([values[-1]] if len(values) % 2 else [])

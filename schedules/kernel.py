@@ -38,8 +38,8 @@ from tirx_reduce.program import (
 )
 from tirx_reduce.values import Candidate
 
-from . import passes
-from .collectives import Lanes, combine, identity, reduce_lanes, register_dtype
+from . import arithmetic, cluster, passes
+from .collectives import Lanes, combine, identity, named, reduce_lanes, register_dtype
 from .packets import Row, Segment, Stream, copy_packet, tirx_bytes
 from .tir import SERIAL, UNROLLED, Block, cast, flat, imm, launch, load, translate
 
@@ -72,6 +72,9 @@ class Kernel:
     kept: dict[Expr, Any] = field(default_factory=dict)
     """Arrays of kept values."""
     index_dtype: str = "int32"
+    rank: Any = None
+    """This group among those of its row."""
+    begun: bool = False
 
 
 def emit(
@@ -99,7 +102,7 @@ def emit(
     plain : bool
         The captured form on which features are counted: every walk written out and marked.
     """
-    k = Kernel(program, params, symbols, candidate, kind, subgroup, plain)
+    k = Kernel(arithmetic.prepare(program), params, symbols, candidate, kind, subgroup, plain)
     _declare(k)
     _place(k)
     walks = passes.cut(program, candidate.reuse != "reload", upgrade=not plain)
@@ -111,12 +114,17 @@ def emit(
 def _launch(k: Kernel) -> Any:
     rows = _rows(k)
     packing = k.candidate.packing
-    groups = rows if packing == 1 else tirx.FloorDiv(rows + imm(packing - 1, str(rows.ty.dtype)), imm(packing, str(rows.ty.dtype)))
+    it = str(rows.ty.dtype)
+    groups = rows if packing == 1 else tirx.FloorDiv(rows + imm(packing - 1, it), imm(packing, it))
+    if k.candidate.splits > 1:
+        groups = groups * imm(k.candidate.splits, it)
     threads = [(k.lane, "threadIdx.x", imm(k.candidate.width))]
     if packing > 1:
         threads.append((k.slot, "threadIdx.y", imm(packing)))
     block_var = k.known[_GROUP]
     threads.append((block_var, "blockIdx.x", cast(groups, str(block_var.ty.dtype))))
+    if k.candidate.splits > 1:
+        threads.append((tirx.Var("rank", "int32"), "clusterCtaIdx.x", imm(k.candidate.splits)))
     return launch(k.block.stmt(), tuple(threads))
 
 
@@ -149,13 +157,26 @@ def _declare(k: Kernel) -> None:
     symbolic = False
     largest = 0
     for tensor in k.program.tensors:
-        view, declaration = flat(k.params[tensor.param], f"{tensor.name}_flat")
+        view, declaration = flat(k.params[tensor.param], f"{tensor.name}_flat", memory_dtype(tensor.dtype))
         k.views[tensor.param] = view
         k.block.add(declaration)
         sizes = [e.value for e in tensor.shape if isinstance(e, Const)]
         symbolic = symbolic or len(sizes) < len(tensor.shape)
         largest = max(largest, prod(int(s) for s in sizes))
     k.index_dtype = "int64" if symbolic or largest >= 2**31 - 2**16 else "int32"
+
+
+def memory_dtype(dtype: str) -> str:
+    """The dtype of an access: TVM's Metal code generator knows no vector of bool."""
+    return "int8" if dtype == "bool" else dtype
+
+
+def _from_memory(value: Any, dtype: str) -> Any:
+    return tirx.NE(value, imm(0, "int8")) if dtype == "bool" else value
+
+
+def _to_memory(value: Any, dtype: str) -> Any:
+    return cast(value, memory_dtype(dtype))
 
 
 def _place(k: Kernel) -> None:
@@ -166,6 +187,10 @@ def _place(k: Kernel) -> None:
     group = tirx.Var("group", "int32")
     k.known[_GROUP] = group
     row: Any = cast(group, it)
+    if c.splits > 1:
+        k.rank = k.block.bind("part", tirx.FloorMod(group, imm(c.splits)))
+        row = cast(tirx.FloorDiv(group, imm(c.splits)), it)
+        cluster.arrive(k.block)
     if c.packing > 1:
         row = row * imm(c.packing, it) + cast(k.slot, it)
         rows = _rows(k)
@@ -191,8 +216,8 @@ def _place(k: Kernel) -> None:
         columns=columns,
         fixed=fixed,
         vector=vector,
-        width=c.width,
-        lane=k.lane,
+        width=c.width * c.splits,
+        lane=k.lane if c.splits == 1 else k.block.bind("place", k.rank * imm(c.width) + k.lane),
         base=base,
         head=head,
         shift=shift,
@@ -219,7 +244,7 @@ def _row_leaf(k: Kernel, e: Expr) -> Any:
     if isinstance(e, RowIndex):
         return _row_index(k, e.axis)
     if isinstance(e, Load) and not uses_column(e):
-        return k.block.bind("x", load(k.views[e.param], _row_offset(k, e.index)))
+        return k.block.bind("x", _from_memory(load(k.views[e.param], _row_offset(k, e.index)), e.dtype))
     return None
 
 
@@ -318,7 +343,7 @@ def _keep_arrays(k: Kernel, walk_: passes.Pass) -> dict[Expr, Any]:
         if i < len(walk_.found):
             arrays[value] = k.kept[walk_.found[i]]
             continue
-        dtype = value.dtype
+        dtype = memory_dtype(value.dtype)
         extent = k.geometry.rounds * k.candidate.vector
         if k.candidate.reuse == "shared":
             extent *= k.candidate.threads
@@ -376,7 +401,7 @@ def _chunk(k: Kernel, walk_: passes.Pass, segment: Segment, arrays: dict[Expr, A
 
 def _stream(k: Kernel, param: int, access: Access, dtype: str) -> Stream:
     start = imm(0, k.index_dtype) if access.stride is None else _row_offset(k, access)
-    return Stream(view=k.views[param], access=access, start=start, dtype=dtype)
+    return Stream(view=k.views[param], access=access, start=start, dtype=memory_dtype(dtype))
 
 
 def _turns(
@@ -396,7 +421,7 @@ def _turns(
     own = k.candidate.reuse != "shared"
     stage: dict[Load, Any] = {}
     for l in streams:
-        stage[l] = arrays[l] if l in arrays and own else body.alloc("x", size * vector, l.dtype)
+        stage[l] = arrays[l] if l in arrays and own else body.alloc("x", size * vector, streams[l].dtype)
 
     def turn_of(u: Any) -> Any:
         first = done + imm(segment.start) if segment.start else done
@@ -442,7 +467,7 @@ def _compute(
     """One packet: every element in turn, then the stores."""
     geometry = k.geometry
     uniform = geometry.shift is None
-    results = {i: block.alloc("y", k.candidate.vector, k.program.outputs[i].dtype) for i in outs}
+    results = {i: block.alloc("y", k.candidate.vector, outs[i].dtype) for i in outs}
     with block.when(geometry.whole(packet) if segment.edge and uniform else None) as guard:
         with guard.loop("v", k.candidate.vector, UNROLLED) as (elements, v):
             with elements.when(geometry.inside(packet, v) if segment.edge and not uniform else None) as body:
@@ -477,9 +502,9 @@ def _element(
         if e in k.known:
             return k.known[e]
         if e in k.kept:
-            return block.bind("k", load(k.kept[e], _kept_index(k, turn, v)))
+            return block.bind("k", _from_memory(load(k.kept[e], _kept_index(k, turn, v)), e.dtype))
         if isinstance(e, Load) and e in stage:
-            return block.bind("e", load(stage[e], staged(e, u, v)))
+            return block.bind("e", _from_memory(load(stage[e], staged(e, u, v)), e.dtype))
         if isinstance(e, ColIndex):
             return block.bind("col", cast(k.geometry.column(packet, v), "int64"))
         return _row_leaf(k, e)
@@ -492,7 +517,7 @@ def _element(
             continue
         kept = block.bind("n", value(e))
         memo[e] = kept
-        block.store(arrays[e], _kept_index(k, turn, v), kept)
+        block.store(arrays[e], _kept_index(k, turn, v), _to_memory(kept, e.dtype))
     for i in walk_.reductions:
         r = k.program.reductions[i]
         held = _held(r)
@@ -504,7 +529,7 @@ def _element(
             block.store(array, v, new)
     for i, array in results.items():
         out = k.program.outputs[i]
-        block.store(array, v, cast(value(out.value), out.dtype))
+        block.store(array, v, _to_memory(value(out.value), out.dtype))
 
 
 def _collective(k: Kernel, number: int, walk_: passes.Pass, accs: dict[int, list[Any]]) -> None:
@@ -518,7 +543,7 @@ def _collective(k: Kernel, number: int, walk_: passes.Pass, accs: dict[int, list
         chains = [tuple(block.bind("a", load(a, v)) for a in accs[i]) for v in range(k.candidate.vector)]
         total = chains[0]
         for chain in chains[1:]:
-            total = tuple(block.bind("a", c) for c in combine(name, total, chain))
+            total = named(block, combine(name, total, chain))
         partials.append(total)
     lanes = Lanes(
         width=k.candidate.width,
@@ -527,7 +552,11 @@ def _collective(k: Kernel, number: int, walk_: passes.Pass, accs: dict[int, list
         lane=k.lane,
         program=k.slot,
         kind=k.kind,
+        groups=k.candidate.splits,
+        rank=k.rank,
+        begun=k.begun,
     )
+    k.begun = True
     totals = reduce_lanes(block, combiners, partials, lanes, f"slots{number}")
     if k.plain:
         for i in walk_.reductions:
@@ -561,8 +590,10 @@ def _row_outputs(k: Kernel, walk_: passes.Pass) -> None:
     for i in walk_.row_outputs:
         out = k.program.outputs[i]
         stream = _stream(k, out.param, out.index, out.dtype)
-        written.append((stream, cast(k.block.bind("w", _row_value(k, out.value)), out.dtype)))
+        written.append((stream, _to_memory(k.block.bind("w", _row_value(k, out.value)), out.dtype)))
     first = tirx.EQ(k.lane, imm(0))
+    if k.rank is not None:
+        first = tirx.And(first, tirx.EQ(k.rank, imm(0)))
     with k.block.when(first if k.valid is None else tirx.And(first, k.valid)) as guard:
         for stream, value in written:
             guard.store(stream.view, stream.start, value)

@@ -50,12 +50,12 @@ def load(buffer: Any, *index: Any) -> Any:
     return tirx.BufferLoad(buffer, [imm(i) if isinstance(i, int) else i for i in index])
 
 
-def flat(param: Any, name: str) -> tuple[Any, Any]:
-    """A one-dimensional view of a parameter, and the statement that declares it."""
+def flat(param: Any, name: str, dtype: str) -> tuple[Any, Any]:
+    """A one-dimensional view of a parameter as `dtype`, and the statement that declares it."""
     numel: Any = imm(1, "int64")
     for extent in param.shape:
         numel = numel * extent
-    view = tirx.decl_buffer((tvm.sym.Analyzer().simplify(numel),), param.dtype, name=name, data=buffer_data(param))
+    view = tirx.decl_buffer((tvm.sym.Analyzer().simplify(numel),), dtype, name=name, data=buffer_data(param))
     return view, tirx.DeclBuffer(view, data=buffer_data(param))
 
 
@@ -76,6 +76,17 @@ class Block:
         var = tirx.Var(name, dtype_of(value))
         self.add(tirx.Bind(var, value))
         return var
+
+    def settle(self, name: str, value: Any) -> Any:
+        """Name a value through memory: TVM's simplifier copies what is merely bound to every use of it.
+
+        The text of an argmax would grow exponentially with the number of lanes it folds.
+        """
+        if isinstance(value, (tirx.Var, tirx.IntImm, tirx.FloatImm)):
+            return value
+        cell = self.alloc(name, 1, dtype_of(value))
+        self.store(cell, 0, value)
+        return self.bind(name, load(cell, 0))
 
     def alloc(self, name: str, extent: int, dtype: str, scope: str = "local") -> Any:
         """A fresh one-dimensional array in `scope`."""
@@ -225,6 +236,22 @@ def operate(name: str, args: tuple[Any, ...], dtype: str, kind: str) -> Any:
     return _unary(name, args[0], dtype, kind)
 
 
+# Operations from which on a value used twice is settled.
+_HEAVY = 3
+
+
+def _weight(expr: Expr) -> int:
+    """Operations in `expr`, counted up to `_HEAVY`; a library call weighs as much."""
+    if not isinstance(expr, Op):
+        return 0
+    total = _HEAVY if expr.name in _CALLS else 1
+    for arg in expr.args:
+        total += _weight(arg)
+        if total >= _HEAVY:
+            break
+    return total
+
+
 def translate(
     expr: Expr,
     leaf: Callable[[Expr], Any],
@@ -256,7 +283,7 @@ def translate(
             found = operate(e.name, tuple(visit(a) for a in e.args), e.dtype, kind)
             # `if_then_else` guards what it holds: naming its parts outside would run them.
             if uses.get(e, 0) > 1 and not guarded:
-                found = block.bind("t", found)
+                found = (block.settle if _weight(e) >= _HEAVY else block.bind)("t", found)
         if found is None:
             raise Unsupported(f"{type(e).__name__} outside of its place; needs a value of this pass")
         memo[e] = found

@@ -1,0 +1,185 @@
+"""Our named pipelines, and `compile`, which uses them: functions that we emit keep every barrier and array they have."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+from tvm import relax, s_tir, tirx
+from tvm.tirx import compilation_pipeline
+
+from tirx_reduce.errors import Unsupported
+from tirx_reduce.values import DeviceLimits
+
+from .planning import MAPPING, as_target, lower, plan_with
+from .rule import gpu_function, scheduling_pass, stock_rules
+from .settings import current, settings, use
+
+NAME = "tirx_reduce"
+log = logging.getLogger(NAME)
+
+
+def _own_passes() -> tvm.transform.Pass:
+    """TVM's lowering without storage rewriting and thread synchronisation: both add barriers to ours."""
+    t, s = tirx.transform, s_tir.transform
+    return tvm.transform.Sequential(
+        [
+            s.LowerInitBlock(),
+            s.ConvertBlocksToOpaque(),
+            s.UnifyThreadBinding(),
+            t.StmtSimplify(),
+            s.LowerOpaqueBlock(),
+            t.FlattenBuffer(),
+            t.BF16ComputeLegalize(),
+            t.NarrowDataType(32),
+            t.VectorizeLoop(True),
+            t.UnrollLoop(),
+            t.StmtSimplify(),
+            t.RemoveNoOp(),
+            t.FP8ComputeLegalize(),
+            t.VerifyMemory(),
+            t.AnnotateEntryFunc(),
+            t.SplitHostDevice(),
+            t.MakePackedAPI(),
+            t.FP8StorageLegalize(),
+            t.BF16StorageLegalize(),
+        ]
+    )
+
+
+def _split(mod: tvm.IRModule, ours: Callable[[Any], bool]) -> tuple[tvm.IRModule, tvm.IRModule]:
+    mine = {g: f for g, f in mod.functions_items() if ours(f)}
+    rest = {g: f for g, f in mod.functions_items() if not ours(f)}
+    return tvm.IRModule(mine, attrs=mod.attrs), tvm.IRModule(rest, attrs=mod.attrs)
+
+
+def _emitted(func: Any) -> bool:
+    return isinstance(func, tirx.PrimFunc) and func.attrs is not None and MAPPING in func.attrs
+
+
+def tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], Any], Callable[[], Any]]:
+    """The TIR pipeline `tirx_reduce`: schedule what is a row reduction, give the rest to TVM, lower each its way."""
+    stock, host, device = compilation_pipeline.get_tir_pipeline("s_tir")
+
+    @tvm.transform.module_pass(opt_level=0, name="tirx_reduce.tir_pipeline")
+    def _pipeline(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        mod = schedule_all(mod)
+        mine, rest = _split(mod, _emitted)
+        out = tvm.IRModule({}, attrs=mod.attrs)
+        if len(mine.functions):
+            out.update(_own_passes()(mine))
+        if len(rest.functions):
+            out.update(stock(rest))
+        return out
+
+    return _pipeline, host, device
+
+
+def schedule_all(mod: tvm.IRModule) -> tvm.IRModule:
+    """Ours first, then TVM's own default rules for GPU functions that are still without threads."""
+    mod = scheduling_pass(current())(mod)
+    for var, func in mod.functions_items():
+        if not gpu_function(func):
+            continue
+        with func.attrs["target"]:
+            single = tvm.IRModule({var: func})
+            mod[var] = stock_rules()(single)[var]
+    return mod
+
+
+def relax_pipeline() -> tvm.transform.Pass:
+    """The Relax pipeline `tirx_reduce`: TVM's default for the target, our pass before its scheduling."""
+
+    @tvm.transform.module_pass(opt_level=0, name="tirx_reduce.relax_pipeline")
+    def _pipeline(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        target = tvm.target.Target.current(allow_none=False)
+        passes = [
+            *relax.pipeline.library_dispatch_passes(target),
+            *relax.pipeline.legalize_passes(target),
+            *relax.pipeline.dataflow_lower_passes(target),
+            *relax.pipeline.finalize_passes(target),
+        ]
+        for number, each in enumerate(passes):
+            if isinstance(each, tvm.transform.Pass) and each.info.name == "ApplyDefaultSchedule":
+                passes.insert(number, scheduling_pass(current()))
+                break
+        return tvm.transform.Sequential(passes)(mod)
+
+    return _pipeline
+
+
+def register() -> None:
+    """Make the pipelines known to TVM by name; again does nothing."""
+    if NAME not in compilation_pipeline.PIPELINE_MAP:
+        compilation_pipeline.register_tir_pipeline(NAME, tir_pipeline)
+    if NAME not in relax.pipeline.PIPELINE_MAP:
+        relax.register_pipeline(NAME)(relax_pipeline)
+
+
+def build(mod: Any, target: Any) -> tvm.runtime.Executable:
+    """Build functions that are scheduled already, ours through our own passes."""
+    register()
+    target = as_target(target)
+    if isinstance(mod, tirx.PrimFunc):
+        name = str(mod.attrs["global_symbol"]) if mod.attrs and "global_symbol" in mod.attrs else "main"
+        mod = tvm.IRModule({name: mod.with_attr("global_symbol", name)})
+    return tvm.compile(mod, target, tir_pipeline=NAME)
+
+
+def compile(  # noqa: A001 - the public name is TVM's own
+    mod: Any,
+    target: Any,
+    policy: Any = "analytic",
+    calibration: Any = None,
+    limits: DeviceLimits | None = None,
+    device: Any = None,
+    fallback: bool = True,
+) -> tvm.runtime.Executable:
+    """Plan, lower and build every row reduction of a module; the rest goes to TVM.
+
+    Parameters
+    ----------
+    mod : PrimFunc or IRModule
+        Relax modules included.
+    target : str, mapping or tvm.target.Target
+        Metal or CUDA.
+    policy, calibration, limits, device
+        See `plan`.
+    fallback : bool
+        False raises for the first PrimFunc that is declined.
+
+    Raises
+    ------
+    Unsupported
+        Without `fallback`, for a function that is no row reduction.
+    UnknownPolicy, BadCalibration, ReduceError
+        What was named does not exist or does not fit.
+    """
+    target = as_target(target)
+    how = settings(policy, calibration, limits, device)
+    # A target or device that does not fit is the caller's mistake, not one function's.
+    from tirx_reduce.device import limits_for
+
+    limits_for(target, None, limits)
+    register()
+    if isinstance(mod, tirx.PrimFunc):
+        name = str(mod.attrs["global_symbol"]) if mod.attrs and "global_symbol" in mod.attrs else "main"
+        mod = tvm.IRModule({name: mod.with_attr("global_symbol", name)})
+    is_relax = any(isinstance(f, relax.Function) for _, f in mod.functions_items())
+    if not fallback and not is_relax:
+        mod = tvm.IRModule(
+            {g: lower(f, plan_with(f, target, how)) if _schedulable(f) else f for g, f in mod.functions_items()},
+            attrs=mod.attrs,
+        )
+    with use(policy, calibration, limits, device):
+        if not is_relax:
+            return tvm.compile(mod, target, tir_pipeline=NAME)
+        if fallback:
+            return tvm.compile(mod, target, relax_pipeline=NAME, tir_pipeline=NAME)
+        raise Unsupported("fallback=False with a Relax module; needs PrimFuncs, since a whole model holds other operators")
+
+
+def _schedulable(func: Any) -> bool:
+    return isinstance(func, tirx.PrimFunc) and not (func.attrs and func.attrs.get("tirx.is_scheduled"))

@@ -1,0 +1,72 @@
+"""What the named pipelines plan with: the defaults, or those of an enclosing `use`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from tirx_reduce.cost import Selection, resolve
+from tirx_reduce.values import DeviceLimits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """A policy that is known, a calibration that is sound, and what else a plan depends on."""
+
+    selection: Selection
+    limits: DeviceLimits | None = None
+    device: Any = None
+    """A profile's device name, a `tvm.runtime.Device`, or None for device 0 of the target."""
+
+
+def settings(
+    policy: Any = "analytic", calibration: Any = None, limits: DeviceLimits | None = None, device: Any = None
+) -> Settings:
+    """Check what can be checked before a function is seen.
+
+    Raises
+    ------
+    UnknownPolicy, BadCalibration
+        At once, where they are named.
+    """
+    return Settings(selection=resolve(policy, calibration), limits=limits, device=device)
+
+
+_current: ContextVar[Settings | None] = ContextVar("tirx_reduce.settings", default=None)
+
+
+def current() -> Settings:
+    """The settings of the innermost `use`, else the defaults."""
+    return _current.get() or settings()
+
+
+@contextmanager
+def use(
+    policy: Any = "analytic", calibration: Any = None, limits: DeviceLimits | None = None, device: Any = None
+) -> Iterator[None]:
+    """What the named pipelines plan with inside of it.
+
+    Parameters
+    ----------
+    policy : str or policy
+        A registered name, or an object with `reduction_cost` or `reduction_score`.
+    calibration : path, mapping, loaded profile, or None
+        None takes the packaged file.
+    limits : DeviceLimits, optional
+        Taken as they are.
+    device : str or tvm.runtime.Device, optional
+        Whose profile to look for.
+
+    Raises
+    ------
+    UnknownPolicy, BadCalibration
+        On entry, before anything is compiled.
+    """
+    token = _current.set(settings(policy, calibration, limits, device))
+    try:
+        yield
+    finally:
+        _current.reset(token)
