@@ -1,0 +1,44 @@
+"""A checked CPU model of the GPU: emitted Metal and CUDA texts are executed, and faults cannot hide."""
+
+from __future__ import annotations
+
+from .errors import (
+    BarrierDivergence,
+    DataRace,
+    EmulatorError,
+    LimitExceeded,
+    Misaligned,
+    NotWritten,
+    OrderDependent,
+    OutOfBounds,
+    Undefined,
+    Uninitialized,
+    UnsupportedSource,
+    WrittenTwice,
+)
+from .host import emulate
+from .lint import Finding, lint
+from .machine import Counters, Limits
+from .run import Emulation, run_source
+
+__all__ = [
+    "BarrierDivergence",
+    "Counters",
+    "DataRace",
+    "EmulatorError",
+    "Emulation",
+    "Finding",
+    "LimitExceeded",
+    "Limits",
+    "Misaligned",
+    "NotWritten",
+    "OrderDependent",
+    "OutOfBounds",
+    "Undefined",
+    "Uninitialized",
+    "UnsupportedSource",
+    "WrittenTwice",
+    "emulate",
+    "lint",
+    "run_source",
+]

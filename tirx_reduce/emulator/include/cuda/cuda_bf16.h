@@ -1,0 +1,1 @@
+// All is in emu_cuda.h.
