@@ -52,7 +52,6 @@ def explain(args: argparse.Namespace) -> int:
 def _explain_one(
     args: argparse.Namespace, request: Request, subject: Subject
 ) -> tuple[dict[str, Any], list[str]]:
-    from tirx_reduce.diagram import diagram
     from tirx_reduce.facts import analyze
 
     style = style_of(args)
@@ -61,24 +60,30 @@ def _explain_one(
     except Unsupported as declined:
         page = {"subject": subject.label, "declined": str(declined)}
         return page, [style(f"{subject.label}: declined", "yellow", "bold"), f"  {declined}"]
-    drawn = diagram(facts, subject.label)
+    drawn = text.program_lines(facts)
     try:
         found = request.plan(subject)
     except Unsupported as declined:
-        page = {"subject": subject.label, "program": drawn, "declined": str(declined)}
-        return page, [*drawn, "", style("no plan", "yellow", "bold"), f"  {declined}"]
+        page = {"subject": subject.label, "facts": facts.to_json(), "declined": str(declined)}
+        return page, [
+            style(subject.label, "bold"),
+            *drawn,
+            "",
+            style("no plan", "yellow", "bold"),
+            f"  {declined}",
+        ]
     dtype = subject.dtype or "float32"
     coefficients = request.coefficients(dtype)
     terms = text.price_terms(found, coefficients)
     page = {
         "subject": subject.label,
-        "program": drawn,
+        "facts": facts.to_json(),
         "plan": text.plan_json(found),
         "terms": None if terms is None else [{"term": n, "how": h, "value": v} for n, h, v in terms],
     }
     lines = [
-        style(drawn[0], "bold"),
-        *drawn[1:],
+        style(subject.label, "bold") + f" on {request.target.kind.name}",
+        *drawn,
         "",
         *text.plan_lines(found, style),
         text.limit_line(found.limits),

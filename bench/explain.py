@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tirx_reduce.bench.terminal import Style, number, table
-from tirx_reduce.values import Candidate, CostEstimate, DeviceLimits, Features, GroupPlan
+from tirx_reduce.describe import explain_program
+from tirx_reduce.values import Candidate, CostEstimate, DeviceLimits, Features, GroupPlan, RowFacts
 
 
 def mapping(candidate: Candidate) -> str:
@@ -32,16 +35,30 @@ def refused(plan: GroupPlan) -> list[tuple[Candidate, str]]:
     return [(c, v) for c, v in plan.rejected if isinstance(v, str)]
 
 
+def program_lines(facts: RowFacts) -> list[str]:
+    """The row program: inputs, passes, what each computes, what is kept between them."""
+    kept = "nothing" if not facts.kept else f"{count(facts.kept, 'value')} a column"
+    summary = (
+        f"{count(facts.passes, 'pass')}, {count(facts.reductions, 'collective reduction')}, kept: {kept}"
+    )
+    return [*explain_program(facts.program).splitlines(), f"  {summary}"]
+
+
+def count(number: int, noun: str) -> str:
+    """`1 pass`, `2 passes`."""
+    return f"{number} {noun}" + ("" if number == 1 else "es" if noun.endswith("s") else "s")
+
+
 def plan_lines(plan: GroupPlan, style: Style) -> list[str]:
     """The winner, its launch and its price."""
     f = plan.features
     launch = f"{f.threadgroups} groups × {plan.width * plan.packing} threads"
-    vector = f"{plan.vector} element{'s' if plan.vector != 1 else ''}"
+    vector = count(plan.vector, "element")
     lines = [
         style("plan  ", "bold") + style(mapping(plan.candidate), "green", "bold"),
         f"      width {plan.width} lanes a row, packing {plan.packing}, vector {vector}, "
         f"unroll {plan.unroll}, reuse {plan.reuse}, splits {plan.splits}",
-        f"      {launch}; {f.passes} passes, {f.reductions} collective reductions a row",
+        f"      {launch}; {count(f.passes, 'pass')}, {count(f.reductions, 'collective reduction')} a row",
         f"price {number(plan.estimate.kernel_score)} {plan.estimate.unit} by policy {plan.policy} "
         f"(local {number(plan.estimate.local)}, launch {number(plan.estimate.launch)})",
     ]
@@ -101,7 +118,7 @@ def refusal_lines(plan: GroupPlan, style: Style, everything: bool) -> list[str]:
 
 
 def _kind(reason: str) -> str:
-    return "".join("#" if ch.isdigit() else ch for ch in reason).replace("##", "#")
+    return re.sub(r"\d+", "#", reason)
 
 
 def term_lines(plan: GroupPlan, coefficients: Mapping[str, float] | None, style: Style) -> list[str]:
@@ -172,11 +189,19 @@ def limit_line(limits: DeviceLimits) -> str:
     )
 
 
+KERNEL = re.compile(r"__global__|kernel void|struct \w+_args_t")
+
+
 def mark_source(text: str, style: Style) -> list[str]:
     """The emitted text with line numbers, `▮` at barriers and `·` at accesses of device memory."""
     lines = []
     names = _device_pointers(text)
-    for i, line in enumerate(text.splitlines(), 1):
+    every = text.splitlines()
+    # TVM's preamble is the same for every kernel; the reader came for the rest.
+    start = next((i for i, line in enumerate(every) if KERNEL.search(line)), 0)
+    if start:
+        lines.append(f"     (the {start} lines before are TVM's preamble)")
+    for i, line in enumerate(every[start:], start + 1):
         if _is_barrier(line):
             sign, marks = "▮", ("red", "bold")
         elif _touches(line, names):
@@ -192,23 +217,18 @@ def _is_barrier(line: str) -> bool:
 
 
 def _device_pointers(text: str) -> Sequence[str]:
-    import re
-
     metal = re.findall(r"device\s+[\w\s]*\*\s*(?:__restrict__\s+)?(\w+)", text)
     cuda = re.findall(r"\*\s*__restrict__\s+(\w+)", text)
     return tuple(dict.fromkeys([*metal, *cuda]))
 
 
 def _touches(line: str, names: Sequence[str]) -> bool:
-    import re
-
-    body = line.split("{")[-1] if "kernel void" in line or "__global__" in line else line
-    return any(re.search(rf"\b{re.escape(name)}\b", body) for name in names)
+    if KERNEL.search(line) or "__restrict__" in line or re.match(r"\s*device .*\[\[", line):
+        return False
+    return any(re.search(rf"\b{re.escape(name)}\b", line) for name in names)
 
 
 def plan_json(plan: GroupPlan) -> dict[str, Any]:
     """The plan as a JSON object."""
-    import json
-
     found: dict[str, Any] = json.loads(plan.to_json())
     return found

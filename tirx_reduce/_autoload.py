@@ -1,7 +1,7 @@
 """What `import tvm` calls through its entry-point group `tvm.backends`: makes our pipelines known by name.
 
-The names cost next to nothing; what they stand for is imported when they are first used. So it does not matter
-whether TVM is imported first or by one of our own modules, which are half-initialised at this moment.
+The names cost next to nothing; what they stand for is imported when they are first used. So it does not
+matter whether TVM is imported first or by one of our own modules, which are half-initialised at this moment.
 """
 
 from __future__ import annotations
