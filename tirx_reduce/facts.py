@@ -14,7 +14,7 @@ from .errors import Unsupported
 from .facts_blocks import Block, Store, read_blocks
 from .facts_count import count as count
 from .facts_exprs import Mismatch, Reader, Scope, stored_at
-from .facts_reduce import Reductions
+from .facts_reduce import Reductions, row_space
 from .facts_shape import check_payload, summary
 from .facts_space import ZERO
 from .program import Output, RowProgram, Tensor
@@ -71,21 +71,9 @@ def _read(func: Any) -> Reading:
     body = read_blocks(func)
     reader = Reader(func, body)
     reductions = Reductions(reader)
-    first = next((b for b in body.blocks if b.reduces), None)
-    if first is None:
-        raise Unsupported("a function without a reduction; needs at least one reduced iterator")
-    axes = [i for i in first.iters if not i.unit]
-    reader.space.shape(
-        [reader.extent(i.extent) for i in axes if not i.reduces],
-        [reader.extent(i.extent) for i in axes if i.reduces],
-    )
+    reader.space.shape(*row_space(reader))
     written = [(b, s) for b in body.blocks for s in b.stores if s.buffer in reader.number]
     last = {s.buffer: (b, s) for b, s in written}
-    for block, store in written:
-        if last[store.buffer][1] is not store and not _starts(block, store, last[store.buffer]):
-            raise Unsupported(
-                f"{store.buffer.name} is written by more than one block; needs each output written once"
-            )
     outputs = tuple(_output(reader, reductions, b, s) for b, s in last.values())
     program = RowProgram(
         tensors=_tensors(reader, last),
@@ -98,11 +86,6 @@ def _read(func: Any) -> Reading:
         raise Unsupported("no output that depends on a reduction; needs at least one")
     check_payload(reader, program)
     return Reading(facts=summary(program), symbols=dict(reader.symbols), params=tuple(reader.params))
-
-
-def _starts(block: Block, store: Store, last: tuple[Block, Store]) -> bool:
-    """Whether `store` only sets the initial value of the reduction that follows it."""
-    return last[0].reduces and not last[0].inits and not block.reduces and block.position < last[0].position
 
 
 def _tensors(reader: Reader, written: Mapping[Any, Any]) -> tuple[Tensor, ...]:
@@ -122,6 +105,7 @@ def _tensors(reader: Reader, written: Mapping[Any, Any]) -> tuple[Tensor, ...]:
 def _output(reader: Reader, reductions: Reductions, block: Block, store: Store) -> Output:
     """What `store` writes, for every row and column or for every row."""
     space = reader.space
+    reader.written_once(store.buffer)
     if block.reduces:
         placed = reductions.read(block).placed
         scope = Scope(block=block, iters=placed, lets={**reader.body.lets, **block.lets})

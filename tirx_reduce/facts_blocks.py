@@ -47,6 +47,8 @@ class Block:
     name: str
     position: int
     iters: tuple[Iter, ...]
+    loops: frozenset[Any]
+    """Variables of the loops around it."""
     lets: dict[Any, Any]
     """Values bound inside the block."""
     stores: tuple[Store, ...]
@@ -142,6 +144,7 @@ class _Walker:
                 name=str(block.name_hint),
                 position=len(self.blocks),
                 iters=iters,
+                loops=frozenset(v for v, extent in loops.items() if not _is_int(extent, 1)),
                 lets=lets,
                 stores=stores,
                 inits=inits,

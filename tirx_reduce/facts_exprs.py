@@ -16,7 +16,7 @@ from .errors import Unsupported
 from .facts_blocks import Block, Body, Store
 from .facts_ops import INTEGERS, Ops, is_float, wide
 from .facts_poly import Polynomial
-from .facts_space import ZERO, Space, int64, variables
+from .facts_space import ZERO, Space, int64
 from .program import Access, Expr, Load, Op, Scalar, Sym, uses_column
 
 _BINARY = {
@@ -303,8 +303,31 @@ class Reader:
                     f"{_short(expr)} beside {buffer.name}'s own element; needs one accumulator a row"
                 )
             return accumulator
+        if scope.block is not None and buffer in self.defined:
+            self._same_iteration(expr, scope.block)
         indices = tuple(self.index(i, scope) for i in expr.indices)
         return self.element(buffer, indices, scope.block)
+
+    def _same_iteration(self, expr: Any, reader: Block) -> None:
+        """Where a block and its reader share a loop, what is read must be what the same iteration wrote."""
+        for block, store in self.defined[expr.source]:
+            if block is reader or not block.loops & reader.loops:
+                continue
+            mine = {i.loop: i.var for i in reader.iters if i.loop in block.loops}
+            for i in block.iters:
+                if i.unit or i.loop not in reader.loops:
+                    continue
+                at = [
+                    n
+                    for n, index in enumerate(store.indices)
+                    if isinstance(index, compat.Var) and index == i.var
+                ]
+                read = expr.indices[at[0]] if at else None
+                if i.reduces or not (isinstance(read, compat.Var) and read.same_as(mine[i.loop])):
+                    raise Unsupported(
+                        f"block {reader.name} reads {_short(expr)} inside the loop {i.loop.name} that fills"
+                        " it; needs it complete, or the element of the same iteration"
+                    )
 
     def element(self, buffer: Any, indices: tuple[Any, ...], reader: Block | None) -> Expr:
         """The element of `buffer` at canonical indices, as `reader` sees it."""
@@ -319,6 +342,11 @@ class Reader:
         if made is None:
             return self._input(buffer, indices)
         block, store = made[-1]
+        self.written_once(buffer)
+        if reader is not None and made[0][0].position < reader.position < block.position:
+            raise Unsupported(
+                f"block {reader.name} reads {buffer.name} between two writes; needs it complete"
+            )
         if reader is not None and block.position >= reader.position:
             if buffer in self.number:
                 raise Unsupported(
@@ -337,6 +365,16 @@ class Reader:
         )
         return self.value(store.value, scope)
 
+    def written_once(self, buffer: Any) -> None:
+        """Decline a buffer of several writers; a first one may set the initial value of a reduction."""
+        made = self.defined[buffer]
+        (first, _), (last, _) = made[0], made[-1]
+        starts = len(made) == 2 and last.reduces and not last.inits and not first.reduces
+        if len(made) > 1 and not starts:
+            raise Unsupported(
+                f"{buffer.name} is written by more than one block; needs each tensor written once"
+            )
+
     def _input(self, buffer: Any, indices: tuple[Any, ...]) -> Expr:
         if buffer not in self.number:
             raise Unsupported(f"{buffer.name} is read but never written; needs values to be computed first")
@@ -352,7 +390,7 @@ class Reader:
         """The access to an element of a parameter, and its offset at column 0."""
         total: Any = ZERO
         for index, stride, extent in zip(indices, self.strides(buffer), buffer.ty.shape, strict=True):
-            if self._guards or self._looked_up(index):
+            if self._guards or self.space.is_looked_up(index):
                 index = self.space.bounded(index, self.extent(extent))
             total = total + index * stride
         start = buffer.ty.elem_offset
@@ -361,9 +399,6 @@ class Reader:
                 raise Unsupported(f"{buffer.name} starts at the symbolic offset {start}; needs a fixed one")
             total = total + int64(start.value)
         return self.space.access(total)
-
-    def _looked_up(self, index: Any) -> bool:
-        return any(v.name.startswith("lookup") for v in variables(index))
 
     def strides(self, buffer: Any) -> tuple[Any, ...]:
         """Elements from one index to the next along every axis."""

@@ -82,19 +82,24 @@ class Ops:
         if name in ("eq", "ne") and args[0] is args[1]:
             nan = self.op("isnan", args[0])
             return nan if name == "ne" else self.op("not", nan)
-        if name == "eq":
+        if name in ("eq", "ne"):
             for a, b in (args, args[::-1]):
-                if isinstance(a, Op) and a.name == "abs" and isinstance(b, Const) and b.value == math.inf:
-                    return self.op("isinf", a.args[0])
+                if _is(a, "abs") and isinstance(b, Const) and b.value == math.inf:
+                    infinite = self.op("isinf", a.args[0])  # type: ignore[union-attr]
+                    return infinite if name == "eq" else self.op("not", infinite)
         return None
 
     def logic(self, name: str, a: Expr, b: Expr) -> Expr:
-        """`and` or `or`; `isinf and not isnan` is `isinf`, `not isinf and not isnan` is `isfinite`."""
-        if name == "and" and _is(b, "not") and _is(b.args[0], "isnan"):  # type: ignore[union-attr]
-            tested = b.args[0].args[0]  # type: ignore[union-attr]
-            if _is(a, "isinf") and a.args[0] is tested:  # type: ignore[union-attr]
+        """`and` or `or`; TVM spells isfinite as `(not isinf or isnan) and not isnan`."""
+        if name == "and" and isinstance(b, Op) and b.name == "not" and _is(b.args[0], "isnan"):
+            nan = b.args[0]
+            if isinstance(a, Op) and a.name == "or" and a.args[1] is nan:
+                a = a.args[0]
+            (tested,) = nan.args  # type: ignore[union-attr]
+            infinite = self.op("isinf", tested)
+            if a is infinite:
                 return a
-            if _is(a, "not") and _is(a.args[0], "isinf") and a.args[0].args[0] is tested:  # type: ignore[union-attr]
+            if a is self.op("not", infinite):
                 return self.op("isfinite", tested)
         return self.share(Op(name, (a, b), "bool"))
 

@@ -15,7 +15,7 @@ from .facts_blocks import Block, Store
 from .facts_exprs import Mismatch, Reader, Scope, stored_at
 from .facts_ops import LOWEST, NARROW_FLOATS, is_float, wide
 from .facts_space import ZERO
-from .program import ColIndex, Const, Expr, Op, Reduction, RowValue, uses_column, walk
+from .program import ColIndex, Const, Expr, Op, Reduction, RowValue, rewrite, uses_column, walk
 
 _CHAINS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
 _BOOL_CHAINS = {"and": "all", "or": "any", "bitwise_and": "all", "bitwise_or": "any"}
@@ -29,8 +29,16 @@ class Reduced:
 
     placed: dict[Any, Any]
     """Canonical index of each spatial iterator."""
-    values: tuple[RowValue, ...]
+    values: tuple[Expr, ...]
     """What each store of the block holds in the end."""
+
+
+@dataclass(slots=True)
+class Inner:
+    """A reduction that only an outer one reads: both together are one reduction over both extents."""
+
+    combiner: str
+    element: Expr
 
 
 class Reductions:
@@ -40,12 +48,17 @@ class Reductions:
         self.reader = reader
         self.found: list[Reduction] = []
         self._read: dict[int, Reduced] = {}
+        self._inner: dict[RowValue, Inner] = {}
+        self._outer: int | None = None
+        """Number of leading column axes that the outer reduction being read reduces."""
         reader.reduce = self.value
 
     def value(self, block: Block, store: Store, indices: tuple[Any, ...]) -> Expr:
         """The element at `indices` of what `block` reduces, proved to be this row's."""
-        reduced = self.read(block)
         space = self.reader.space
+        if self._outer is not None and _rank(block) == len(space.rows) + self._outer:
+            return self._inner_value(block, store, indices)
+        reduced = self.read(block)
         for var, index in stored_at(block, store, indices).items():
             if not space.same(index, reduced.placed[var]):
                 raise Mismatch(
@@ -79,11 +92,83 @@ class Reductions:
                     refused = refused or error
         if refused is not None:
             raise refused
+        nested = self._nested(block, rows, columns, units)
+        if nested is not None:
+            return nested
         mine = f"{_shape(e for _, e in rows)} rows of {_shape(e for _, e in columns)} columns"
         first = f"{_shape(e for _, e in space.rows)} rows of {_shape(e for _, e in space.columns)} columns"
         raise Unsupported(
             f"block {block.name} reduces {mine} beside {first}; needs one row space for all reductions"
         )
+
+    def _nested(
+        self, block: Block, rows: list[Any], columns: list[Any], units: dict[Any, Any]
+    ) -> Reduced | None:
+        """`block` as the outer reduction of two, where it reduces the leading column axes."""
+        space = self.reader.space
+        if self._outer is not None or not 0 < len(columns) < len(space.columns):
+            return None
+        for placed_rows in space.placements(rows, space.rows):
+            for placed_columns in space.placements(columns, space.columns[: len(columns)]):
+                self._outer = len(columns)
+                try:
+                    return self._combine(block, {**units, **placed_rows, **placed_columns})
+                finally:
+                    self._outer = None
+        return None
+
+    def _inner_value(self, block: Block, store: Store, indices: tuple[Any, ...]) -> Expr:
+        """A mark for what `block` reduces over the trailing column axes."""
+        space = self.reader.space
+        leading = space.rows + space.columns[: self._outer]
+        placed = stored_at(block, store, indices)
+        given = [i for i in placed.values() if isinstance(i, compat.Var)]
+        if not all(any(g.same_as(v) for g in given) for v, _ in leading) or len(block.stores) != 1:
+            raise Mismatch(
+                f"block {block.name} is read by several rows; needs one row space for all reductions"
+            )
+        axes = [(i.var, self.reader.extent(i.extent)) for i in block.iters if i.reduces and not i.unit]
+        units = {i.var: ZERO for i in block.iters if i.unit}
+        for columns in space.placements(axes, space.columns[self._outer :]):
+            outer, self._outer = self._outer, None
+            try:
+                combiner, element, start = self._parts(block, {**units, **placed, **columns})
+            finally:
+                self._outer = outer
+            if not start:
+                mark = RowValue(-2 - len(self._inner), 0, element.dtype)
+                self._inner[mark] = Inner(combiner=combiner, element=element)
+                return mark
+        raise Unsupported(
+            f"block {block.name} inside another reduction; needs one row space for all reductions"
+        )
+
+    def _parts(self, block: Block, placed: dict[Any, Any]) -> tuple[str, Expr, tuple[Expr, ...]]:
+        """(combiner, element, init) of a block with one store."""
+        reader = self.reader
+        (store,) = block.stores
+        dtype = str(store.buffer.ty.dtype)
+        mark = RowValue(-1, 0, wide(dtype))
+        scope = Scope(block=block, iters=placed, lets={**reader.body.lets, **block.lets})
+        scope.own[store.buffer] = (mark, store.indices)
+        value = reader.ops.stored(reader.value(store.value, scope), dtype)
+        combiner, element = self._split(block, value, mark)
+        init = self._init(block, store, scope)
+        return combiner, element, () if _is_identity(combiner, init, dtype) else (init,)
+
+    def _flattened(self, block: Block, combiner: str, element: Expr) -> tuple[Expr, Expr, RowValue] | None:
+        """(element of the inner reduction, outer element, its mark) where two reductions are one."""
+        marks = [e for e in walk(element) if isinstance(e, RowValue) and e in self._inner]
+        if not marks:
+            return None
+        inner = self._inner[marks[0]]
+        linear = element == marks[0] or (combiner == "sum" and _linear(element, marks[0]))
+        if len(marks) > 1 or inner.combiner != combiner or not linear:
+            raise Unsupported(
+                f"block {block.name} reduces another reduction ({_describe(element)}); needs a sum of sums, a"
+                " max of maxima and the like, scaled at most"
+            )
+        return inner.element, element, marks[0]
 
     def _combine(self, block: Block, placed: dict[Any, Any]) -> Reduced:
         reader = self.reader
@@ -100,21 +185,42 @@ class Reductions:
         rows = {i.var: placed[i.var] for i in block.iters if not i.reduces}
         for store in block.stores:
             stored_at(block, store, tuple(reader.index(i, scope) for i in store.indices))
-        values = [
-            reader.ops.stored(reader.value(s.value, scope), str(s.buffer.ty.dtype)) for s in block.stores
-        ]
+        values = [reader.ops.stored(v, str(s.buffer.ty.dtype)) for s, v in self._new_values(block, scope)]
         inits = [self._init(block, s, scope) for s in block.stores]
         pair = _arg_pair(values, accumulators) if len(values) == 2 else None
         if pair is not None:
             return Reduced(placed=rows, values=self._arg(block, pair, accumulators))
-        results = []
+        results: list[Expr] = []
         for store, value, mark, init in zip(block.stores, values, accumulators, inits, strict=True):
             dtype = str(store.buffer.ty.dtype)
             combiner, element = self._split(block, value, mark)
             start = () if _is_identity(combiner, init, dtype) else (init,)
+            flat = self._flattened(block, combiner, element)
+            if self._outer is not None and (flat is None or start):
+                raise Unsupported(f"block {block.name} reduces other rows than the rest; needs one row space")
+            if flat is not None:
+                element = flat[0]
             reduction = Reduction(combiner=combiner, elements=(element,), dtypes=(mark.dtype,), init=start)
-            results.append(self._add(reduction, 0))
+            total: Expr = self._add(reduction, 0)
+            if flat is not None:
+                total = _replaced(flat[1], flat[2], total)
+            results.append(total)
         return Reduced(placed=rows, values=tuple(results))
+
+    def _new_values(self, block: Block, scope: Scope) -> list[tuple[Store, Expr]]:
+        """What each store writes, in accumulators as they stand before the first store."""
+        reader = self.reader
+        bound = {(var, False): reader.value(var, scope) for var in block.lets}
+        values: list[tuple[Store, Expr]] = []
+        for number, store in enumerate(block.stores):
+            # A later store sees what an earlier one wrote, which is no accumulator of its own step.
+            own = {
+                s.buffer: (RowValue(-1, -1, "updated"), s.indices) if at < number else scope.own[s.buffer]
+                for at, s in enumerate(block.stores)
+            }
+            after = Scope(block=block, iters=scope.iters, lets=scope.lets, memo=dict(bound), own=own)
+            values.append((store, reader.value(store.value, after)))
+        return values
 
     def _add(self, reduction: Reduction, item: int) -> RowValue:
         if reduction not in self.found:
@@ -151,7 +257,7 @@ class Reductions:
     def _split(self, block: Block, value: Expr, mark: RowValue) -> tuple[str, Expr]:
         """`value` as (combiner, element) with the accumulator taken out."""
         found = _chain(value, mark) or _chosen(value, mark)
-        if found is None or any(isinstance(e, RowValue) and e.reduction < 0 for e in walk(*found[1])):
+        if found is None or any(isinstance(e, RowValue) and e.reduction == -1 for e in walk(*found[1])):
             raise Unsupported(
                 f"block {block.name} combines in a way that is not recognised ({_describe(value)}); needs"
                 " a sum, product, max, min, all, any, argmax or argmin"
@@ -184,6 +290,49 @@ class Reductions:
         reduction = Reduction(combiner=combiner, elements=(index, value), dtypes=dtypes)
         both = (self._add(reduction, 0), self._add(reduction, 1))
         return both if index_item == 0 else both[::-1]
+
+
+def row_space(reader: Reader) -> tuple[list[Any], list[Any]]:
+    """Extents of the rows and of the columns: those of the first reduction.
+
+    Where a later reduction only folds the first one's results further, its rows are the rows, and both
+    extents together are the columns.
+    """
+    reducing = [b for b in reader.body.blocks if b.reduces]
+    if not reducing:
+        raise Unsupported("a function without a reduction; needs at least one reduced iterator")
+    rows, columns = _extents(reader, reducing[0])
+    outer_rows, outer_columns = _extents(reader, reducing[-1])
+    inner = outer_rows + outer_columns
+    if outer_columns and len(inner) == len(rows) and all(map(reader.space.same, inner, rows)):
+        return outer_rows, outer_columns + columns
+    return rows, columns
+
+
+def _extents(reader: Reader, block: Block) -> tuple[list[Any], list[Any]]:
+    axes = [(reader.extent(i.extent), i.reduces) for i in block.iters if not i.unit]
+    return [e for e, reduces in axes if not reduces], [e for e, reduces in axes if reduces]
+
+
+def _rank(block: Block) -> int:
+    """The number of spatial iterators that move."""
+    return sum(not i.reduces and not i.unit for i in block.iters)
+
+
+def _replaced(expr: Expr, old: Expr, new: Expr) -> Expr:
+    return rewrite(expr, lambda e: new if e == old else None)
+
+
+def _linear(expr: Expr, mark: RowValue) -> bool:
+    """Whether `expr` is `mark` times values of the row."""
+    if expr == mark:
+        return True
+    if not (isinstance(expr, Op) and expr.name in ("mul", "div")):
+        return False
+    scaled, factor = expr.args
+    if expr.name == "mul" and mark not in set(walk(scaled)):
+        scaled, factor = factor, scaled
+    return not uses_column(factor) and mark not in set(walk(factor)) and _linear(scaled, mark)
 
 
 def _chain(value: Expr, mark: RowValue) -> tuple[str, list[Expr]] | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from tvm import tirx
 
-from . import compat
 from .errors import Unsupported
 from .facts_exprs import Reader
 from .facts_keep import REUSES, Walks
@@ -45,14 +45,24 @@ def _owned(reader: Reader, load: Load) -> bool:
     if load.index.dense:
         return True
     space, indices = reader.space, reader.indices[load]
-    axes = space.rows + space.columns
-    plain = {i for i in indices if isinstance(i, compat.Var)}
-    if all(v in plain for v, _ in axes):
+    if load.index.stride and space.looked_up_axes(indices) == set(range(len(space.rows))):
+        return True  # a row of a table: which one, no analysis can tell
+    if all(v in _alone(space, indices) for v, _ in space.rows + space.columns):
         return True
     if load.index.stride is None:
         return False
     row = reader.loads[load]
     return row is not None and _radix(space, row, load.index.stride)
+
+
+def _alone(space: Space, indices: tuple[Any, ...]) -> set[Any]:
+    """The variables that have an axis of the tensor to themselves: a multiple of one, plus a constant."""
+    found = set()
+    for index in indices:
+        moving = [m for m in space.poly.of(index) if m != ONE]
+        if len(moving) == 1 and len(moving[0]) == 1:
+            found.add(space.poly.atoms[moving[0][0]])
+    return found
 
 
 def _radix(space: Space, row: Polynomial, stride: int) -> bool:

@@ -17,7 +17,7 @@ from .errors import Unsupported
 from .facts_ops import Ops
 from .facts_poly import ONE as ONE_TERM
 from .facts_poly import Polynomial, Polynomials, coefficient, common, divided, multiplied, without
-from .program import Access, ColIndex, Const, Expr, RowIndex
+from .program import Access, ColIndex, Const, Expr, RowIndex, walk
 
 MAX_ALIGN = 16
 """Elements; wider accesses exist on no target of ours."""
@@ -72,6 +72,7 @@ class Space:
         self._leaves: dict[Any, Expr] = {}
         self._varies: set[Any] = set()
         self._lookups: dict[Expr, Any] = {}
+        self._looked: set[Any] = set()
         self._symbolic = False
 
     def symbol(self, leaf: Expr, name: str) -> Any:
@@ -90,6 +91,7 @@ class Space:
         if value not in self._lookups:
             var = tirx.Var(f"lookup{len(self._lookups)}", "int64")
             self._lookups[value] = var
+            self._looked.add(var)
             self._leaves[var] = self.ops.cast(value, "int64")
             if column:
                 self._varies.add(var)
@@ -199,6 +201,19 @@ class Space:
         """The row axes that `index` depends on directly."""
         found = set(variables(index))
         return {i for i, (v, _) in enumerate(self.rows) if v in found}
+
+    def looked_up_axes(self, indices: Sequence[Any]) -> set[int] | None:
+        """The row axes that `indices` depend on, through look-ups too; None where nothing is looked up."""
+        looked = [v for i in indices for v in variables(i) if v in self._looked]
+        if not looked:
+            return None
+        parts = walk(*(self._leaves[v] for v in looked))
+        through = {e.axis for e in parts if isinstance(e, RowIndex)}
+        return through.union(*(self.row_axes(i) for i in indices))
+
+    def is_looked_up(self, index: Any) -> bool:
+        """Whether `index` depends on a looked-up integer."""
+        return any(v in self._looked for v in variables(index))
 
     def bounded(self, index: Any, extent: Any) -> Any:
         """`index`, clamped to [0, extent) unless it is proved to lie there."""

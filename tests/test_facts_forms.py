@@ -1,0 +1,336 @@
+"""Forms that people write by hand, and what is proved of their accesses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from scipy import special
+from tvm import te, tirx, topi
+from tvm.script import tirx as T  # noqa: N812
+
+from tests.functions import symbol, topi_func
+from tests.interpret import by_order, run
+from tirx_reduce import facts
+from tirx_reduce.program import ColIndex, Const, Load, Op, walk
+from tirx_reduce.values import RowFacts
+
+# mypy cannot read TVMScript.
+# mypy: ignore-errors
+
+
+def outputs(read: RowFacts, *inputs: Any, **symbols: int) -> list[Any]:
+    found = run(read.program, by_order(read.program, inputs), symbols)
+    return [found[t.param] for t in read.program.tensors if t.role == "out"]
+
+
+def normal(*shape: int, dtype: Any = np.float32) -> Any:
+    return np.random.default_rng(7).standard_normal(shape).astype(dtype)
+
+
+@T.prim_func(s_tir=True)
+def by_rows(x: T.Buffer((4, 8), "float32"), y: T.Buffer((4, 8), "float32")):
+    top = T.sblock_alloc_buffer((4,))
+    total = T.sblock_alloc_buffer((4,))
+    for i in range(4):
+        for k in range(8):
+            with T.sblock("top"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                with T.init():
+                    top[vi] = T.float32("-inf")
+                top[vi] = T.max(x[vi, vk], top[vi])
+        for k in range(8):
+            with T.sblock("total"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                with T.init():
+                    total[vi] = T.float32(0)
+                total[vi] = T.exp(x[vi, vk] - top[vi]) + total[vi]
+        for k in range(8):
+            with T.sblock("out"):
+                vi, vk = T.axis.remap("SS", [i, k])
+                y[vi, vk] = T.exp(x[vi, vk] - top[vi]) / total[vi]
+
+
+def test_blocks_that_share_the_row_loop() -> None:
+    x = normal(4, 8)
+    (y,) = outputs(facts.analyze(by_rows), x)
+    np.testing.assert_allclose(y, special.softmax(x.astype(np.float64), -1), atol=1e-6)
+
+
+@T.prim_func(s_tir=True)
+def apart(x: T.Buffer((4, 8), "float32"), y: T.Buffer((4,), "float32")):
+    for i in range(4):
+        with T.sblock("start"):
+            vi = T.axis.spatial(4, i)
+            y[vi] = T.float32(1)
+    for i, k in T.grid(4, 8):
+        with T.sblock("sum"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            y[vi] = y[vi] + x[vi, vk]
+
+
+def test_initial_value_in_a_block_of_its_own() -> None:
+    x = normal(4, 8)
+    read = facts.analyze(apart)
+    assert read.program.reductions[0].init == (Const(1.0, "float32"),)
+    (y,) = outputs(read, x)
+    np.testing.assert_allclose(y, 1 + x.astype(np.float64).sum(-1), atol=1e-6)
+
+
+@T.prim_func(s_tir=True)
+def floor_of_max(x: T.Buffer((4, 8), "float32"), y: T.Buffer((4,), "float32")):
+    for i, k in T.grid(4, 8):
+        with T.sblock("max"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                y[vi] = T.float32(-50000)
+            y[vi] = T.max(y[vi], x[vi, vk] * T.float32(1e6))
+
+
+def test_initial_value_that_is_no_identity() -> None:
+    x = normal(4, 8) - np.float32(10)
+    read = facts.analyze(floor_of_max)
+    assert read.program.reductions[0].init == (Const(-50000.0, "float32"),)
+    (y,) = outputs(read, x)
+    np.testing.assert_allclose(y, np.maximum(-50000, (x.astype(np.float64) * 1e6).max(-1)))
+
+
+@T.prim_func(s_tir=True)
+def scalars(x: T.Buffer((4, 8), "float32"), eps: T.float32, power: T.int32, y: T.Buffer((4, 8), "float32")):
+    s = T.sblock_alloc_buffer((4,))
+    for i, k in T.grid(4, 8):
+        with T.sblock("sum"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                s[vi] = T.float32(0)
+            s[vi] = s[vi] + x[vi, vk] * x[vi, vk]
+    for i, k in T.grid(4, 8):
+        with T.sblock("out"):
+            vi, vk = T.axis.remap("SS", [i, k])
+            y[vi, vk] = x[vi, vk] / T.sqrt(s[vi] + eps) * T.Cast("float32", power)
+
+
+def test_scalar_parameters() -> None:
+    x = normal(4, 8)
+    (y,) = outputs(facts.analyze(scalars), x, 0.5, 3)
+    wide = x.astype(np.float64)
+    np.testing.assert_allclose(y, 3 * wide / np.sqrt((wide**2).sum(-1, keepdims=True) + 0.5), atol=1e-6)
+
+
+@T.prim_func(s_tir=True)
+def rounds(x: T.Buffer((4, 8), "float16"), y: T.Buffer((4, 8), "float16")):
+    s = T.sblock_alloc_buffer((4,), "float16")
+    t = T.sblock_alloc_buffer((4, 8), "float16")
+    for i, k in T.grid(4, 8):
+        with T.sblock("sum"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                s[vi] = T.float16(0)
+            s[vi] = s[vi] + x[vi, vk]
+    for i, k in T.grid(4, 8):
+        with T.sblock("kept_wide"):
+            vi, vk = T.axis.remap("SS", [i, k])
+            t[vi, vk] = x[vi, vk] * s[vi]
+    for i, k in T.grid(4, 8):
+        with T.sblock("rounded"):
+            vi, vk = T.axis.remap("SS", [i, k])
+            y[vi, vk] = T.Cast("float16", T.Cast("float32", t[vi, vk]) * T.float32(3)) + x[vi, vk]
+
+
+def test_explicit_casts_round_and_buffers_do_not() -> None:
+    x = normal(4, 8, dtype=np.float16)
+    read = facts.analyze(rounds)
+    assert read.accumulation == ("float32",)
+    (y,) = outputs(read, x)
+    wide = x.astype(np.float64)
+    inner = (wide * wide.sum(-1, keepdims=True) * 3).astype(np.float16).astype(np.float64)
+    np.testing.assert_array_equal(y, (inner + wide).astype(np.float16))
+    casts = [e for e in walk(read.program.outputs[0].value) if isinstance(e, Op) and e.dtype == "float16"]
+    assert len(casts) == 1
+
+
+def test_every_operation_is_wide() -> None:
+    func = topi_func(lambda x: topi.nn.softmax(x, -1), ((4, 8), "bfloat16"))
+    read = facts.analyze(func)
+    for expr in walk(
+        read.program.outputs[0].value, *(e for r in read.program.reductions for e in r.elements)
+    ):
+        assert expr.dtype in ("float32", "int64") or isinstance(expr, Load)
+    x = normal(4, 8).astype(ml_dtypes.bfloat16)
+    (y,) = outputs(read, x)
+    want = special.softmax(x.astype(np.float64), -1)
+    np.testing.assert_allclose(y.astype(np.float64), want, rtol=2**-8)
+
+
+def test_nested_means_are_one_reduction() -> None:
+    for first, second in ((2, 1), (1, 1)):
+
+        def build(x: Any, first: int = first, second: int = second) -> Any:
+            mean = topi.sum(x, first) / tirx.const(float(x.shape[first].value), "float32")
+            rest = [6, 8][2 - first]
+            return topi.sum(mean, second) / tirx.const(float(rest), "float32")
+
+        read = facts.analyze(topi_func(build, ((4, 6, 8), "float32")))
+        assert (read.rows, read.columns, read.reductions, read.passes) == (4, 48, 1, 1)
+        x = normal(4, 6, 8)
+        (y,) = outputs(read, x)
+        np.testing.assert_allclose(y, x.astype(np.float64).mean((1, 2)), atol=1e-6)
+
+
+def test_max_of_maxima() -> None:
+    read = facts.analyze(topi_func(lambda x: topi.max(topi.max(x, -1), -1), ((4, 6, 8), "float16")))
+    assert (read.rows, read.columns, read.reductions) == (4, 48, 1)
+    x = normal(4, 6, 8, dtype=np.float16)
+    np.testing.assert_array_equal(outputs(read, x)[0], x.max((1, 2)))
+
+
+def test_rows_of_a_table() -> None:
+    """Embedding and RMSNorm in one: which row of the table, no analysis can tell."""
+
+    def build(table: Any, ids: Any) -> Any:
+        x = te.compute((5, 24), lambda i, k: table[ids[i], k], name="gathered")
+        s = topi.sum(x * x, -1)
+        return te.compute((5, 24), lambda i, k: x[i, k] * tirx.rsqrt(s[i] / 24.0 + 1e-5), name="out")
+
+    read = facts.analyze(topi_func(build, ((9, 24), "float32"), ((5,), "int32")))
+    table, ids = normal(9, 24), np.array([8, 0, 3, 3, 1], np.int32)
+    (y,) = outputs(read, table, ids)
+    x = table[ids].astype(np.float64)
+    np.testing.assert_allclose(y, x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5), atol=1e-6)
+
+
+def test_a_guarded_load_stays_in_bounds() -> None:
+    def build(x: Any) -> Any:
+        def padded(i: Any, k: Any) -> Any:
+            return tirx.if_then_else(tirx.all(k >= 2, k < 8), x[i, k - 2], tirx.const(-1.0, "float32"))
+
+        return topi.nn.softmax(te.compute((4, 10), padded, name="padded"), -1)
+
+    read = facts.analyze(topi_func(build, ((4, 6), "float32")))
+    x = normal(4, 6)
+    (y,) = outputs(read, x)
+    want = np.pad(x.astype(np.float64), ((0, 0), (2, 2)), constant_values=-1)
+    np.testing.assert_allclose(y, special.softmax(want, -1), atol=1e-6)
+
+
+def test_group_weights() -> None:
+    def build(x: Any, g: Any) -> Any:
+        s = topi.sum(x * x, -1)
+        return te.compute((3, 4, 24), lambda i, j, k: x[i, j, k] * tirx.rsqrt(s[i, j]) * g[j, k], name="out")
+
+    read = facts.analyze(topi_func(build, ((3, 4, 24), "float32"), ((4, 24), "float32")))
+    x, g = normal(3, 4, 24), normal(4, 24)
+    (y,) = outputs(read, x, g)
+    wide = x.astype(np.float64)
+    np.testing.assert_allclose(y, wide / np.sqrt((wide**2).sum(-1, keepdims=True)) * g, atol=1e-6)
+
+
+def test_ties_keep_the_lowest_index() -> None:
+    @T.prim_func(s_tir=True)
+    def first_max(
+        x: T.Buffer((4, 8), "float32"), at: T.Buffer((4,), "int32"), top: T.Buffer((4,), "float32")
+    ):
+        for i, k in T.grid(4, 8):
+            with T.sblock("pair"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                with T.init():
+                    at[vi] = 0
+                    top[vi] = T.float32("-inf")
+                better: T.let[T.bool] = x[vi, vk] > top[vi]
+                new_at: T.let[T.int32] = T.Select(better, vk, at[vi])
+                new_top: T.let[T.float32] = T.Select(better, x[vi, vk], top[vi])
+                at[vi] = new_at
+                top[vi] = new_top
+
+    read = facts.analyze(first_max)
+    assert [r.combiner for r in read.program.reductions] == ["argmax"]
+    x = np.round(normal(4, 8))
+    at, top = outputs(read, x)
+    np.testing.assert_array_equal(at, x.argmax(-1))
+    np.testing.assert_array_equal(top, x.max(-1))
+
+
+@pytest.mark.parametrize(
+    ("columns", "dtype", "align"),
+    [(1536, "float16", 16), (1538, "float16", 2), (1537, "float32", 1), (24, "int8", 8)],
+)
+def test_dense_rows_and_their_alignment(columns: int, dtype: str, align: int) -> None:
+    func = topi_func(lambda x: topi.max(x, -1), ((3, 5, columns), dtype))
+    (load,) = {e for e in walk(*facts.analyze(func).program.reductions[0].elements) if isinstance(e, Load)}
+    assert load.index.dense
+    assert load.index.stride == 1
+    assert load.index.align == align
+
+
+def test_symbolic_columns_are_dense_but_not_aligned() -> None:
+    n, m = symbol("n"), symbol("m")
+    read = facts.analyze(topi_func(lambda x: topi.nn.softmax(x, -1), ((n, 3, m), "float32")))
+    (output,) = read.program.outputs
+    assert output.index.dense
+    assert output.index.align == 1
+    assert read.columns is None
+    assert dict(read.payload_bytes) == {"reload": None, "private": None, "shared": None}
+
+
+def test_symbolic_multiple_is_aligned() -> None:
+    n, m = symbol("n"), symbol("m")
+    read = facts.analyze(topi_func(lambda x: topi.nn.softmax(x, -1), ((n, m * 8), "float32")))
+    assert read.program.outputs[0].index.align == 8
+
+
+def test_a_reduced_axis_that_is_not_last() -> None:
+    read = facts.analyze(topi_func(lambda x: topi.sum(x, 1), ((2, 24, 3), "float32")))
+    (load,) = {e for e in walk(*read.program.reductions[0].elements) if isinstance(e, Load)}
+    assert (load.index.dense, load.index.stride) == (False, 3)
+
+
+def test_strides_and_offset_of_a_buffer() -> None:
+    x = tirx.decl_buffer((4, 8), "float32", strides=[16, 1], elem_offset=4, name="x")
+    func = _with_input(topi_func(lambda a: topi.sum(a, -1), ((4, 8), "float32")), x)
+    memory = normal(4 * 16 + 4)
+    read = facts.analyze(func)
+    (y,) = outputs(read, memory)
+    np.testing.assert_allclose(y, memory[4:].reshape(4, 16)[:, :8].astype(np.float64).sum(-1), atol=1e-6)
+
+
+def _with_input(func: Any, buffer: Any) -> Any:
+    import tvm_ffi
+
+    old = func.params[0]
+    body = tvm_ffi.structural_map(func.body, (tirx.Var, lambda v: buffer if v.same_as(old) else v))
+    return tirx.PrimFunc([buffer, *func.params[1:]], body, None, func.attrs)
+
+
+def test_a_flat_index_is_the_column() -> None:
+    read = facts.analyze(topi_func(lambda x: topi.argmax(x, [1, 2]), ((3, 4, 6), "float32")))
+    index = read.program.reductions[0].elements[0]
+    assert index.args == (ColIndex(),)
+    x = normal(3, 4, 6)
+    np.testing.assert_array_equal(outputs(read, x)[0], x.reshape(3, -1).argmax(-1))
+
+
+def test_infinity_and_nan_are_tested_by_name() -> None:
+    def build(x: Any) -> Any:
+        clean = te.compute(
+            x.shape,
+            lambda i, k: tirx.Select(tirx.isfinite(x[i, k]), x[i, k], tirx.const(0.0, "float32")),
+            name="clean",
+        )
+        return topi.sum(clean, -1)
+
+    read = facts.analyze(topi_func(build, ((4, 8), "float32")))
+    names = {e.name for e in walk(*read.program.reductions[0].elements) if isinstance(e, Op)}
+    assert "isfinite" in names
+    assert not names & {"eq", "ne"}
+    x = normal(4, 8)
+    x[0, 0], x[1, 1], x[2, 2] = np.nan, np.inf, -np.inf
+    np.testing.assert_allclose(outputs(read, x)[0], np.where(np.isfinite(x), x, 0).astype(np.float64).sum(-1))
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (4, 0)])
+def test_empty_extents(shape: tuple[int, int]) -> None:
+    read = facts.analyze(topi_func(lambda x: topi.nn.softmax(x, -1), (shape, "float32")))
+    assert (read.rows, read.columns) == shape
+    assert outputs(read, np.zeros(shape, np.float32))[0].shape == shape
