@@ -10,7 +10,8 @@ import json
 import multiprocessing
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,28 +113,58 @@ def build(job: Job) -> Built:
         )
 
 
-def build_all(jobs: Iterable[Job], *, workers: int) -> Iterator[Built]:
-    """Build jobs in fresh processes, as they get ready; in this process where `workers` is 0.
+class Workers:
+    """Build processes that outlive one call: starting them takes longer than most builds.
 
-    A process that dies takes its own job's result with it, and the others are built here.
+    Fresh processes, since a forked one would inherit a CUDA context that it cannot use.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._pool: ProcessPoolExecutor | None = None
+
+    def submit(self, job: Job) -> Future[Built]:
+        """Start a build."""
+        if self._pool is None:
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(self.count, mp_context=context)
+        return self._pool.submit(build, job)
+
+    def close(self) -> None:
+        """End the processes."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def build_all(jobs: Iterable[Job], *, workers: int | Workers) -> Iterator[Built]:
+    """Build jobs in other processes, as they get ready; in this one where `workers` is 0.
+
+    Where a process dies, what it had not built is built here.
     """
     waiting = list(jobs)
-    if workers == 0 or len(waiting) == 0:
+    if workers == 0 or not waiting:
         yield from map(build, waiting)
         return
-    # Fresh processes: a forked one would inherit a CUDA context that it cannot use.
-    context = multiprocessing.get_context("spawn")
+    pool = workers if isinstance(workers, Workers) else Workers(min(workers, len(waiting)))
     done: set[str] = set()
     try:
-        with ProcessPoolExecutor(min(workers, len(waiting)), mp_context=context) as pool:
-            for future in as_completed([pool.submit(build, job) for job in waiting]):
-                built = future.result()
-                done.add(built.key)
-                yield built
-    except (RuntimeError, OSError):  # a broken pool
-        for job in waiting:
-            if job.key not in done:
-                yield build(job)
+        for future in as_completed([pool.submit(job) for job in waiting]):
+            built = future.result()
+            done.add(built.key)
+            yield built
+    except (BrokenProcessPool, OSError):
+        pool.close()
+        yield from (build(job) for job in waiting if job.key not in done)
+    finally:
+        if pool is not workers:
+            pool.close()
 
 
 def build_plans(
@@ -141,7 +172,7 @@ def build_plans(
     plans: Mapping[str, tuple[Case, Any]],
     folder: Path,
     *,
-    workers: int,
+    workers: int | Workers,
     progress: Progress = quiet,
 ) -> dict[str, Built]:
     """Build each (case, plan) for a stand into `folder`, in parallel; results by the same keys."""
@@ -181,7 +212,9 @@ def _build(job: Job, start: float) -> Built:
     if target.kind.name == "cuda" and not job.stand_in:
         cache_compiles(folder)
     scheduled = schedules.lower(func, GroupPlan.from_json(job.plan))
-    executable: Any = schedules.build(scheduled, target)
+    with target:
+        # Where a CUDA runtime is, TVM compiles the text here, for the arch of the current target.
+        executable: Any = schedules.build(scheduled, target)
     source = device_source(executable)
     if job.stand_in:
         executable = tvm.compile(func, "llvm")

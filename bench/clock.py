@@ -13,8 +13,8 @@ from typing import Any
 
 from tirx_reduce.bench.measure import DIAGNOSTIC, PHASES
 
-GRAPH_LAUNCHES = 512
-"""Launches of one CUDA graph; longer batches replay it, so that capturing stays cheap."""
+GRAPH_LAUNCHES = (1, 8, 64, 512)
+"""Launches of a CUDA graph; longer batches replay the largest that fits, so that capturing stays cheap."""
 SPIN_CYCLES = 200_000
 """About 0.1 ms of one multiprocessor: the host runs ahead, and a single launch is timed without its gap."""
 
@@ -62,10 +62,13 @@ class CudaSession:
     def _graph(self, launches: int) -> Any:
         if launches not in self._graphs:
             graph = self._torch.cuda.CUDAGraph()
-            with self._stream(self._torch.cuda.graph(graph)):
+            # Not `torch.cuda.graph`: entering that collects garbage, which takes longer than the samples.
+            self._torch.cuda.synchronize()
+            with self._stream(self._torch.cuda.stream(self._torch.cuda.Stream())):
+                graph.capture_begin()
                 for i in range(launches):
                     self._kernel.launch(i)
-            self._graphs = {1: self._graphs[1]} if 1 in self._graphs else {}
+                graph.capture_end()
             self._graphs[launches] = graph
             graph.replay()
             self._torch.cuda.synchronize()
@@ -82,10 +85,9 @@ class CudaSession:
 
     def gpu_batch(self, count: int) -> tuple[float, int]:
         """Device time of graph replays, gaps between the launches included."""
-        launches = min(count, GRAPH_LAUNCHES)
-        if len(self._kernel.sets) > 1:
-            # Whole rotations, so that every replay starts cold.
-            launches = max(1, launches // len(self._kernel.sets)) * len(self._kernel.sets)
+        sets = len(self._kernel.sets)
+        # Whole rotations, so that every replay starts where the last one ended.
+        launches = -(-max(n for n in GRAPH_LAUNCHES if n <= count) // sets) * sets
         graph = self._graph(launches)
         replays = max(1, round(count / launches))
 

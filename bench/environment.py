@@ -37,6 +37,7 @@ def environment(
         "device": name or device_name(device, kind),
         "driver": driver(device, kind),
         "target_kind": kind,
+        "cache_bytes": int(getattr(device, "l2_cache_size_bytes", None) or 0) if kind == "cuda" else 0,
         "tvm": str(tvm.__version__),
         "libraries": libraries(),
         "library_sha256": library_digests(),

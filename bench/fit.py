@@ -20,14 +20,13 @@ from tirx_reduce.bench.statistics import regret
 from tirx_reduce.bench.trial import label_us
 from tirx_reduce.cost.calibration import (
     COEFFICIENTS,
-    BadCalibration,
     CapacityRow,
     Coefficients,
     Profile,
     dumps,
     load,
 )
-from tirx_reduce.errors import ReduceError
+from tirx_reduce.errors import BadCalibration, ReduceError
 from tirx_reduce.values import REUSES
 
 Matrix = np.ndarray[Any, np.dtype[np.float64]]

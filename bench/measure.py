@@ -151,6 +151,8 @@ def measure(session: Session, options: Options, *, floor_us: float = 0.0) -> Tim
 def _warm_up(session: Session, options: Options) -> tuple[list[float], float]:
     """Batches of doubling length until the warm-up is over; the last one tells how long a launch takes."""
     run = session.gpu_batch if "gpu_batch" in session.phases else session.end_to_end_batch
+    # Doubling up to the batch takes fewer than 32 of them; a clock that needs many more stands still.
+    most = 64 + 4 * math.ceil(options.warmup_ms / options.batch_ms)
     spent, count, each = 0.0, 1, []
     while True:
         seconds, launches = run(count)
@@ -160,7 +162,7 @@ def _warm_up(session: Session, options: Options) -> tuple[list[float], float]:
         spent += seconds if usable else 0.0
         if spent >= options.warmup_ms / 1e3 and usable:
             return each, per_launch
-        if len(each) >= 64:
+        if len(each) >= most:
             raise NoValidTiming(
                 f"warm-up: {len(each)} batches took {spent * 1e3:.3g} ms by this clock; "
                 "needs a clock that runs"

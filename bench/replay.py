@@ -11,13 +11,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tirx_reduce.bench.build import Case, Progress, build_plans, quiet
+from tirx_reduce.bench.build import Case, Progress, Workers, build_plans, quiet
 from tirx_reduce.bench.cohorts import FREEZE, HELD_OUT_SHAPES, cases, refuse_spent
 from tirx_reduce.bench.measure import COLLECT, REPLAY, Options
 from tirx_reduce.bench.records import BadRecords, Record, Writer, digest, of_kind, read
-from tirx_reduce.bench.rounds import MEASUREMENT, keep_source, run_rounds
+from tirx_reduce.bench.rounds import MEASUREMENT, run_rounds
 from tirx_reduce.bench.stand import Stand, target_json
-from tirx_reduce.bench.trial import try_out
+from tirx_reduce.bench.summary import SUMMARY, summarize
+from tirx_reduce.bench.trial import keep_source, try_out
 from tirx_reduce.bench.workloads import get_workload
 from tirx_reduce.cost import Profile
 from tirx_reduce.cost.calibration import Bare, load
@@ -47,7 +48,7 @@ def collect(
     collect_options: Options = COLLECT,
     replay_options: Options = REPLAY,
     torch: bool = True,
-    workers: int = 0,
+    workers: int | Workers = 0,
     history: Sequence[Path] = (),
     progress: Progress = quiet,
 ) -> Path:
@@ -203,7 +204,12 @@ def freeze(out: Path, stand: Stand) -> Record:
 
 
 def run(
-    stand: Stand, out: Path, *, calibration: Any = None, workers: int = 0, progress: Progress = quiet
+    stand: Stand,
+    out: Path,
+    *,
+    calibration: Any = None,
+    workers: int | Workers = 0,
+    progress: Progress = quiet,
 ) -> Path:
     """Measure the held-out labels of what was frozen, and finish the file.
 
@@ -252,6 +258,9 @@ def run(
             frozen_sources=frozen["sources"],
             progress=progress,
         )
+        if not writer.of_kind(SUMMARY):
+            measured = writer.of_kind(MEASUREMENT)
+            writer.append(SUMMARY, summarize(measured, cohort, REFERENCE, (CANDIDATE,)))
         writer.finish(measurements=len(writer.of_kind(MEASUREMENT)))
     return out
 

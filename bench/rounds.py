@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tirx_reduce.bench.build import Case, Progress, build_plans, quiet
+from tirx_reduce.bench.build import Case, Progress, Workers, build_plans, quiet
 from tirx_reduce.bench.eager import try_torch
 from tirx_reduce.bench.measure import Options
 from tirx_reduce.bench.records import Writer, digest
 from tirx_reduce.bench.stand import Stand
 from tirx_reduce.bench.statistics import Paired, median, paired
-from tirx_reduce.bench.trial import try_out
+from tirx_reduce.bench.trial import Streak, keep_source, try_out
 from tirx_reduce.values import GroupPlan
 
 MEASUREMENT = "measurement"
 """Kind of record: one variant of one case in one round, and Torch beside it."""
-SOURCE = "source"
-"""Kind of record: emitted text, once for each hash."""
 Variants = Mapping[Case, Mapping[str, GroupPlan]]
 
 
@@ -46,7 +44,7 @@ def run_rounds(
     rounds: int,
     options: Options,
     torch: bool,
-    workers: int,
+    workers: int | Workers,
     device_name: str,
     frozen_sources: Mapping[str, str] | None = None,
     progress: Progress = quiet,
@@ -77,6 +75,7 @@ def run_rounds(
     cases = tuple(variants)
     have = {_key(m["round"], m["case"], m["variant"]) for m in writer.of_kind(MEASUREMENT)}
     total = rounds * sum(len(v) for v in variants.values())
+    streak = Streak()
     for number in range(rounds):
         wanted = {
             _key(number, case.to_json(), name): (case, plan)
@@ -124,13 +123,8 @@ def run_rounds(
                     },
                 )
                 have.add(key)
+                streak.add(native)
                 progress(len(have), total, f"round {number + 1}: {case.label} {name}: {native['status']}")
-
-
-def keep_source(writer: Writer, text: str, sha256: str) -> None:
-    """Record an emitted text, unless it stands in the file."""
-    if sha256 and all(s["sha256"] != sha256 for s in writer.of_kind(SOURCE)):
-        writer.append(SOURCE, {"sha256": sha256, "text": text})
 
 
 def medians_us(

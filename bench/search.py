@@ -7,12 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tirx_reduce.bench.build import Built, Case, Progress, build_plans, quiet
+from tirx_reduce.bench.build import Built, Case, Progress, Workers, build_plans, quiet
 from tirx_reduce.bench.cohorts import cases, grid
 from tirx_reduce.bench.measure import SEARCH, Options
 from tirx_reduce.bench.records import Writer, digest
 from tirx_reduce.bench.stand import Stand, target_json
-from tirx_reduce.bench.trial import WARM, label_us, try_out
+from tirx_reduce.bench.trial import WARM, Streak, keep_source, label_us, try_out
 from tirx_reduce.bench.workloads import get_workload
 from tirx_reduce.errors import Unsupported
 from tirx_reduce.values import Candidate, DeviceLimits, Features, GroupPlan
@@ -29,7 +29,7 @@ def search(
     candidates: Sequence[Candidate] | None = None,
     limits: DeviceLimits | None = None,
     options: Options = SEARCH,
-    workers: int = 0,
+    workers: int | Workers = 0,
     winners: bool = True,
     regime: str = WARM,
     progress: Progress = quiet,
@@ -89,6 +89,7 @@ def search(
         done = total - len(jobs)
         progress(done, total, "building")
         built = _build(stand, {k: (case, plan) for k, (case, _, plan) in jobs.items()}, workers, progress)
+        streak = Streak()
         for key, (case, c, plan) in jobs.items():
             result = try_out(
                 stand,
@@ -99,7 +100,9 @@ def search(
                 cache_bytes=environment.get("cache_bytes", 0),
                 device_name=environment["device"],
             )
+            keep_source(writer, built[key].source, built[key].source_sha256)
             writer.append(TRIAL, _trial(case, c, plan, result))
+            streak.add(result)
             done += 1
             progress(done, total, f"{case.label} W={c.width} {c.reuse}: {result['status']}")
         if winners:
@@ -164,7 +167,7 @@ def _plan_all(
 
 
 def _build(
-    stand: Stand, plans: dict[str, tuple[Case, GroupPlan]], workers: int, progress: Progress
+    stand: Stand, plans: dict[str, tuple[Case, GroupPlan]], workers: int | Workers, progress: Progress
 ) -> dict[str, Built]:
     return build_plans(stand, plans, stand.folder / "search", workers=workers, progress=progress)
 
@@ -176,7 +179,7 @@ def _winners(
     limits: DeviceLimits | None,
     options: Options,
     environment: dict[str, Any],
-    workers: int,
+    workers: int | Workers,
 ) -> None:
     """Build the best of each case afresh and time it again: what its training label owes to luck."""
     have = {digest(w["case"]) for w in writer.of_kind(WINNER)}

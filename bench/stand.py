@@ -37,6 +37,11 @@ class Stand(Protocol):
     folder: Path
     """Where libraries are put."""
 
+    @property
+    def kind(self) -> str:
+        """Target kind of what runs."""
+        ...
+
     def environment(self) -> dict[str, Any]:
         """What is recorded of it."""
         ...
@@ -95,7 +100,7 @@ class LocalStand:
 
     def session(self, kernel: Kernel) -> Session:
         """CUDA graphs and events, or TVM's own timer."""
-        return CudaSession(kernel) if self.kind == "cuda" else TvmSession(kernel)
+        return CudaSession(kernel) if self.kind == "cuda" and _has_torch() else TvmSession(kernel)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -113,10 +118,14 @@ class RpcStand:
     dirty: bool | None = None
     loaded: list[str] = field(default_factory=list)
 
+    @property
+    def kind(self) -> str:
+        """Target kind of what runs."""
+        return "llvm" if self.stand_in else str(self.target.kind.name)
+
     def environment(self) -> dict[str, Any]:
         """As seen from here; the device's name is the one that was given."""
-        kind = "llvm" if self.stand_in else str(self.target.kind.name)
-        found = environment(self.device, kind, commit=self.commit, dirty=self.dirty, name=self.name)
+        found = environment(self.device, self.kind, commit=self.commit, dirty=self.dirty, name=self.name)
         return {**found, "driver": "behind rpc", "rpc": True}
 
     def load(self, built: Built, arrays: Sequence[Sequence[Array]]) -> Kernel:
@@ -189,3 +198,9 @@ def floor_us(device_name: str, bytes_moved: int, *, cold: bool) -> float:
     from tirx_reduce.bench.clock import bandwidth_floor_us
 
     return bandwidth_floor_us(bytes_moved, (BANDWIDTH if cold else LOAD_PATH).get(device_name, 0.0))
+
+
+def _has_torch() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("torch") is not None

@@ -11,12 +11,16 @@ import numpy as np
 
 from tirx_reduce.bench.build import Built, Case
 from tirx_reduce.bench.measure import NoValidTiming, Options, measure
+from tirx_reduce.bench.records import Writer
 from tirx_reduce.bench.stand import Stand, floor_us
 from tirx_reduce.bench.workloads import get_workload
+from tirx_reduce.errors import ReduceError
 
 Array = np.ndarray[Any, Any]
 SEED = 0
 WARM, COLD = "warm", "cold"
+SOURCE = "source"
+"""Kind of record: emitted text, once for each hash."""
 
 
 @lru_cache(maxsize=16)
@@ -104,3 +108,30 @@ def label_us(trial: dict[str, Any]) -> float:
     from tirx_reduce.bench.statistics import median
 
     return median([float(s) for s in trial["timing"]["phases"]["gpu_batch"]["samples_us"]])
+
+
+def keep_source(writer: Writer, text: str, sha256: str) -> None:
+    """Record an emitted text, unless it stands in the file."""
+    if sha256 and all(s["sha256"] != sha256 for s in writer.of_kind(SOURCE)):
+        writer.append(SOURCE, {"sha256": sha256, "text": text})
+
+
+class Streak:
+    """Stops a study whose kernels fail one after the other: the device is in an error state."""
+
+    def __init__(self, most: int = 3) -> None:
+        self._most = most
+        self._row: list[str] = []
+
+    def add(self, result: dict[str, Any]) -> None:
+        """Count one result.
+
+        Raises
+        ------
+        ReduceError
+            It is the last of too many failures in a row.
+        """
+        reason = str(result.get("reason", ""))
+        self._row = [*self._row, reason] if reason.startswith("run:") else []
+        if len(self._row) >= self._most:
+            raise ReduceError(f"{self._most} kernels in a row failed to run; the last: {reason}")
