@@ -71,7 +71,8 @@ class Block:
 
     def bind(self, name: str, value: Any) -> Any:
         """Name a value; literals and names stay as they are."""
-        if isinstance(value, (tirx.Var, tirx.IntImm, tirx.FloatImm)):
+        # TVM's bf16 legalisation changes the type of a value but not of the variable bound to it.
+        if isinstance(value, (tirx.Var, tirx.IntImm, tirx.FloatImm)) or dtype_of(value) == "bfloat16":
             return value
         var = tirx.Var(name, dtype_of(value))
         self.add(tirx.Bind(var, value))
