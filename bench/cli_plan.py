@@ -55,6 +55,7 @@ def _explain_one(
     from tirx_reduce.facts import analyze
 
     style = style_of(args)
+    page: dict[str, Any]
     try:
         facts = analyze(subject.func)
     except Unsupported as declined:

@@ -218,7 +218,7 @@ def check_calibration(path: str | None) -> list[Finding]:
 
 def examine(calibration: str | None = None) -> list[Finding]:
     """Look at everything."""
-    found = [check_python(tuple(sys.version_info)), *check_tvm(installed)]
+    found = [check_python(sys.version_info[:3]), *check_tvm(installed)]
     basis_is_sound = all(f.state == OK for f in found)
     found += [*check_optional(installed), *check_compilers(shutil.which)]
     if basis_is_sound:

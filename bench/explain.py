@@ -203,11 +203,11 @@ def mark_source(text: str, style: Style) -> list[str]:
         lines.append(f"     (the {start} lines before are TVM's preamble)")
     for i, line in enumerate(every[start:], start + 1):
         if _is_barrier(line):
-            sign, marks = "▮", ("red", "bold")
+            sign, marks = "▮", ["red", "bold"]
         elif _touches(line, names):
-            sign, marks = "·", ("cyan",)
+            sign, marks = "·", ["cyan"]
         else:
-            sign, marks = " ", ()
+            sign, marks = " ", []
         lines.append(f"{i:4} {style(sign, *marks)} {style(line, *marks)}".rstrip())
     return lines
 

@@ -62,7 +62,7 @@ def read_limits(
     target: Any, *, max_threads: int | None, private_scalars: int | None, shared_bytes: int | None
 ) -> DeviceLimits | None:
     """The device's limits with those fields that were given in their place; None where none was."""
-    given = {
+    given: dict[str, Any] = {
         name: value
         for name, value in (
             ("max_threads", max_threads),
