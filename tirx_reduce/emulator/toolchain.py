@@ -24,7 +24,7 @@ _FAITHFUL = (
     "-fno-tree-vectorize -fno-ipa-sra -fno-code-hoisting"
 ).split()
 _CHECKS = (
-    "-fsanitize=thread,alignment,bounds,object-size,integer-divide-by-zero",
+    "-fsanitize=thread,bounds,integer-divide-by-zero",
     "-fno-sanitize-recover=none",
 )
 NUMERICS = ("plain", "fma", "fast")

@@ -97,10 +97,10 @@ EMU_RAW EMU_INLINE emu_u16 emu_to_bf16(float f) {
 EMU_RAW EMU_INLINE float emu_from_bf16(emu_u16 h) { return __builtin_bit_cast(float, emu_u32(h) << 16); }
 
 // ---- minimum and maximum that poison cannot slip through ----
-EMU_RAW EMU_INLINE float emu_fmax(float a, float b) {
+EMU_RAW __attribute__((noinline)) static float emu_fmax(float a, float b) {
   return emu_poisoned(a) ? a : emu_poisoned(b) ? b : __builtin_isnan(a) ? b : (a < b ? b : a);
 }
-EMU_RAW EMU_INLINE float emu_fmin(float a, float b) {
+EMU_RAW __attribute__((noinline)) static float emu_fmin(float a, float b) {
   return emu_poisoned(a) ? a : emu_poisoned(b) ? b : __builtin_isnan(a) ? b : (b < a ? b : a);
 }
 

@@ -119,6 +119,10 @@ struct Subgroup {
   uint32_t first, lanes, exist;
   uint32_t runnable;  // in the order of `perm`
   uint8_t perm[32], place[32];
+  // The collective that is under way: who has come. `mixed` when two are, and the lanes' states are asked.
+  int site;
+  uint32_t mask, arrived;
+  bool mixed;
   uint32_t synced_shared, synced_device;  // what this subgroup did before that tick is ordered within it
 };
 
@@ -433,12 +437,44 @@ static inline void access(uint64_t a, int bytes, void* pc) {
   fail(F_OUT_OF_BOUNDS, "the address is none of the kernel's", pc, -1, -1, -1, WRITE, bytes);
 }
 
+static void locate(uint64_t a, int& space, int& region, int64_t& offset) {
+  space = region = -1;
+  offset = -1;
+  uint64_t off = a - uint64_t(g_base);
+  if (off < kDevice) {
+    uint32_t id = g_page_region[off / kPage];
+    if (!id && off >= kPage) id = g_page_region[off / kPage - 1];
+    if (id) space = S_DEVICE, region = int(id - 1), offset = int64_t(a - g_regions[id - 1].start);
+  } else if (off < kDevice + kShared) {
+    uint64_t o = a - g_shared_base;
+    if (o < g_shared_bytes && g_shared_map[o >> 4])
+      space = S_SHARED, region = g_shared_map[o >> 4] - 1, offset = int64_t(o) - g_shared_off[region];
+  } else if (off < g_size) {
+    uint64_t o = a - g_local_lo;
+    if (o < g_frame_bytes && g_frame_map[o >> 4])
+      space = S_LOCAL, region = g_frame_map[o >> 4] - 1, offset = int64_t(o) - g_local_off[region];
+  }
+}
+
+[[noreturn]] static void misaligned(uint64_t a, bool write, int bytes, void* pc) {
+  int space, region;
+  int64_t offset;
+  locate(a, space, region, offset);
+  fail(F_MISALIGNED, "the address is no multiple of the alignment", pc, space, region, offset, write, bytes);
+}
+
 #define PC __builtin_return_address(0)
+// The compiler calls these for types whose alignment is their size, and the others for the rest.
+template <bool WRITE, int N>
+static inline void aligned_access(void* a, void* pc) {
+  if (UNLIKELY(uint64_t(a) & (N - 1)) && g_cur) misaligned(uint64_t(a), WRITE, N, pc);
+  access<WRITE>(uint64_t(a), N, pc);
+}
 #define CALLBACKS(N)                                                                         \
-  API void __tsan_read##N(void* a) { access<false>(uint64_t(a), N, PC); }                    \
-  API void __tsan_write##N(void* a) { access<true>(uint64_t(a), N, PC); }                    \
-  API void __tsan_volatile_read##N(void* a) { access<false>(uint64_t(a), N, PC); }           \
-  API void __tsan_volatile_write##N(void* a) { access<true>(uint64_t(a), N, PC); }           \
+  API void __tsan_read##N(void* a) { aligned_access<false, N>(a, PC); }                      \
+  API void __tsan_write##N(void* a) { aligned_access<true, N>(a, PC); }                      \
+  API void __tsan_volatile_read##N(void* a) { aligned_access<false, N>(a, PC); }             \
+  API void __tsan_volatile_write##N(void* a) { aligned_access<true, N>(a, PC); }             \
   API void __tsan_unaligned_read##N(void* a) { access<false>(uint64_t(a), N, PC); }          \
   API void __tsan_unaligned_write##N(void* a) { access<true>(uint64_t(a), N, PC); }
 CALLBACKS(1)
@@ -463,11 +499,6 @@ struct TypeDescriptor {
   uint16_t kind, info;
   char name[1];
 };
-struct MismatchData {
-  SourceLocation where;
-  const TypeDescriptor* type;
-  uint8_t log_align, check;
-};
 struct BoundsData {
   SourceLocation where;
   const TypeDescriptor *array, *index;
@@ -477,38 +508,6 @@ struct OverflowData {
   const TypeDescriptor* type;
 };
 
-static void locate(uint64_t a, int& space, int& region, int64_t& offset) {
-  space = region = -1;
-  offset = -1;
-  uint64_t off = a - uint64_t(g_base);
-  if (off < kDevice) {
-    uint32_t id = g_page_region[off / kPage];
-    if (!id && off >= kPage) id = g_page_region[off / kPage - 1];
-    if (id) space = S_DEVICE, region = int(id - 1), offset = int64_t(a - g_regions[id - 1].start);
-  } else if (off < kDevice + kShared) {
-    uint64_t o = a - g_shared_base;
-    if (o < g_shared_bytes && g_shared_map[o >> 4])
-      space = S_SHARED, region = g_shared_map[o >> 4] - 1, offset = int64_t(o) - g_shared_off[region];
-  } else if (off < g_size) {
-    uint64_t o = a - g_local_lo;
-    if (o < g_frame_bytes && g_frame_map[o >> 4])
-      space = S_LOCAL, region = g_frame_map[o >> 4] - 1, offset = int64_t(o) - g_local_off[region];
-  }
-}
-
-API void __ubsan_handle_type_mismatch_v1(MismatchData* d, uint64_t a) {
-  if (!g_cur) return;
-  int space, region;
-  int64_t offset;
-  locate(a, space, region, offset);
-  bool misaligned = a & ((1ull << d->log_align) - 1);
-  describe(misaligned ? F_MISALIGNED : F_OUT_OF_BOUNDS,
-           misaligned ? "the address is no multiple of the type's alignment" : "the object is too small for the access", PC);
-  Fault& f = g_l->fault;
-  f.line = int(d->where.line);
-  f.space = space, f.region = region, f.offset = offset, f.write = d->check == 1, f.bytes = 1 << d->log_align;
-  leave();
-}
 API void __ubsan_handle_out_of_bounds(BoundsData* d, uint64_t index) {
   if (!g_cur) return;
   describe(F_OUT_OF_BOUNDS, "the index lies outside the array", PC);
@@ -738,6 +737,19 @@ static void arrive() {
   Subgroup& s = g_sub[g_cur_sub];
   uint32_t want = g_cur->mask & s.exist, have = 1u << (g_cur_id & 31);
   if (!(want & have)) diverged(g_cur_id, "a lane calls a collective whose mask does not name it");
+  if (LIKELY(!s.mixed)) {
+    if (!s.arrived) s.site = g_cur->site, s.mask = want;
+    if (LIKELY(s.site == g_cur->site && s.mask == want)) {
+      s.arrived |= have;
+      if (s.arrived == want) {
+        s.arrived = 0;
+        return complete(s, want);
+      }
+      set_waiting(g_cur_id, AT_COLLECTIVE);
+      return yield_lane();
+    }
+    s.mixed = true;
+  }
   for (uint32_t rest = want & ~have; rest; rest &= rest - 1) {
     uint32_t i = uint32_t(__builtin_ctz(rest));
     Lane& l = g_lane[s.first + i];
@@ -839,7 +851,12 @@ static void start_block() {
   uint64_t* frame = reinterpret_cast<uint64_t*>(g_local_base);
   if (g_l->n_locals)
     for (uint64_t i = 0; i < g_frame_bytes * g_threads / 8; ++i) frame[i] = pattern;
-  for (uint32_t q = 0; q < g_subs; ++q) g_sub[q].synced_shared = g_sub[q].synced_device = g_tick;
+  for (uint32_t q = 0; q < g_subs; ++q) {
+    Subgroup& s = g_sub[q];
+    s.synced_shared = s.synced_device = g_tick;
+    s.arrived = 0;
+    s.mixed = false;
+  }
   for (uint32_t i = 0; i < g_threads; ++i) {
     uint64_t top = uint64_t(g_stacks) + (i + 1) * kStack - 64;
 #if defined(__x86_64__)
