@@ -40,6 +40,7 @@ from tirx_reduce.values import Candidate
 
 from . import arithmetic, cluster, passes
 from .collectives import Lanes, combine, identity, named, reduce_lanes, register_dtype
+from .memory import from_memory, memory_dtype, to_memory
 from .packets import Row, Segment, Stream, copy_packet, tirx_bytes
 from .tir import SERIAL, UNROLLED, Block, cast, flat, imm, launch, load, translate
 
@@ -157,26 +158,13 @@ def _declare(k: Kernel) -> None:
     symbolic = False
     largest = 0
     for tensor in k.program.tensors:
-        view, declaration = flat(k.params[tensor.param], f"{tensor.name}_flat", memory_dtype(tensor.dtype))
+        view, declaration = flat(k.params[tensor.param], f"{tensor.name}_flat", memory_dtype(tensor.dtype, k.kind))
         k.views[tensor.param] = view
         k.block.add(declaration)
         sizes = [e.value for e in tensor.shape if isinstance(e, Const)]
         symbolic = symbolic or len(sizes) < len(tensor.shape)
         largest = max(largest, prod(int(s) for s in sizes))
     k.index_dtype = "int64" if symbolic or largest >= 2**31 - 2**16 else "int32"
-
-
-def memory_dtype(dtype: str) -> str:
-    """The dtype of an access: TVM's Metal code generator knows no vector of bool."""
-    return "int8" if dtype == "bool" else dtype
-
-
-def _from_memory(value: Any, dtype: str) -> Any:
-    return tirx.NE(value, imm(0, "int8")) if dtype == "bool" else value
-
-
-def _to_memory(value: Any, dtype: str) -> Any:
-    return cast(value, memory_dtype(dtype))
 
 
 def _place(k: Kernel) -> None:
@@ -244,7 +232,7 @@ def _row_leaf(k: Kernel, e: Expr) -> Any:
     if isinstance(e, RowIndex):
         return _row_index(k, e.axis)
     if isinstance(e, Load) and not uses_column(e):
-        return k.block.bind("x", _from_memory(load(k.views[e.param], _row_offset(k, e.index)), e.dtype))
+        return k.block.bind("x", from_memory(load(k.views[e.param], _row_offset(k, e.index)), e.dtype, k.kind))
     return None
 
 
@@ -343,7 +331,7 @@ def _keep_arrays(k: Kernel, walk_: passes.Pass) -> dict[Expr, Any]:
         if i < len(walk_.found):
             arrays[value] = k.kept[walk_.found[i]]
             continue
-        dtype = memory_dtype(value.dtype)
+        dtype = memory_dtype(value.dtype, k.kind)
         extent = k.geometry.rounds * k.candidate.vector
         if k.candidate.reuse == "shared":
             extent *= k.candidate.threads
@@ -401,7 +389,7 @@ def _chunk(k: Kernel, walk_: passes.Pass, segment: Segment, arrays: dict[Expr, A
 
 def _stream(k: Kernel, param: int, access: Access, dtype: str) -> Stream:
     start = imm(0, k.index_dtype) if access.stride is None else _row_offset(k, access)
-    return Stream(view=k.views[param], access=access, start=start, dtype=memory_dtype(dtype))
+    return Stream(view=k.views[param], access=access, start=start, dtype=memory_dtype(dtype, k.kind))
 
 
 def _turns(
@@ -502,9 +490,9 @@ def _element(
         if e in k.known:
             return k.known[e]
         if e in k.kept:
-            return block.bind("k", _from_memory(load(k.kept[e], _kept_index(k, turn, v)), e.dtype))
+            return block.bind("k", from_memory(load(k.kept[e], _kept_index(k, turn, v)), e.dtype, k.kind))
         if isinstance(e, Load) and e in stage:
-            return block.bind("e", _from_memory(load(stage[e], staged(e, u, v)), e.dtype))
+            return block.bind("e", from_memory(load(stage[e], staged(e, u, v)), e.dtype, k.kind))
         if isinstance(e, ColIndex):
             return block.bind("col", cast(k.geometry.column(packet, v), "int64"))
         return _row_leaf(k, e)
@@ -517,7 +505,7 @@ def _element(
             continue
         kept = block.bind("n", value(e))
         memo[e] = kept
-        block.store(arrays[e], _kept_index(k, turn, v), _to_memory(kept, e.dtype))
+        block.store(arrays[e], _kept_index(k, turn, v), to_memory(kept, e.dtype, k.kind))
     for i in walk_.reductions:
         r = k.program.reductions[i]
         held = _held(r)
@@ -529,7 +517,7 @@ def _element(
             block.store(array, v, new)
     for i, array in results.items():
         out = k.program.outputs[i]
-        block.store(array, v, _to_memory(value(out.value), out.dtype))
+        block.store(array, v, to_memory(value(out.value), out.dtype, k.kind))
 
 
 def _collective(k: Kernel, number: int, walk_: passes.Pass, accs: dict[int, list[Any]]) -> None:
@@ -590,7 +578,7 @@ def _row_outputs(k: Kernel, walk_: passes.Pass) -> None:
     for i in walk_.row_outputs:
         out = k.program.outputs[i]
         stream = _stream(k, out.param, out.index, out.dtype)
-        written.append((stream, _to_memory(k.block.bind("w", _row_value(k, out.value)), out.dtype)))
+        written.append((stream, to_memory(k.block.bind("w", _row_value(k, out.value)), out.dtype, k.kind)))
     first = tirx.EQ(k.lane, imm(0))
     if k.rank is not None:
         first = tirx.And(first, tirx.EQ(k.rank, imm(0)))

@@ -195,6 +195,10 @@ def _bits(value: Any) -> Any:
 
 def _unary(name: str, a: Any, dtype: str, kind: str) -> Any:
     if name == "cast":
+        if dtype == "bfloat16" and kind == "metal":
+            from .memory import round_bfloat16  # it builds on this module
+
+            return round_bfloat16(cast(a, "float32"))
         return cast(a, dtype)
     if name == "reinterpret":
         return tirx.reinterpret(dtype, a)

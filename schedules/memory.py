@@ -1,0 +1,49 @@
+"""Dtypes as they stand in memory, where a backend has no type of its own for them.
+
+Metal under TVM has no vectors of bool, and no bfloat16: there a bf16 value is held as the float32 of the same value,
+and stands in memory as 16 bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+
+from .tir import cast, imm
+
+
+def memory_dtype(dtype: str, kind: str) -> str:
+    """The dtype of an access."""
+    if dtype == "bool":
+        return "int8"
+    return "uint16" if dtype == "bfloat16" and kind == "metal" else dtype
+
+
+def from_memory(value: Any, dtype: str, kind: str) -> Any:
+    """An element that was loaded, as a value to compute with."""
+    if dtype == "bool":
+        return tirx.NE(value, imm(0, "int8"))
+    if dtype == "bfloat16" and kind == "metal":
+        return tirx.reinterpret("float32", cast(value, "uint32") << imm(16, "uint32"))
+    return value
+
+
+def to_memory(value: Any, dtype: str, kind: str) -> Any:
+    """A value rounded to `dtype`, as the element to store."""
+    if dtype == "bfloat16" and kind == "metal":
+        return cast(_rounded_bits(cast(value, "float32")) >> imm(16, "uint32"), "uint16")
+    return cast(cast(value, dtype), memory_dtype(dtype, kind))
+
+
+def round_bfloat16(value: Any) -> Any:
+    """A float32 rounded to the nearest bf16, ties to even, still as a float32."""
+    return tirx.reinterpret("float32", _rounded_bits(value) & imm(0xFFFF0000, "uint32"))
+
+
+def _rounded_bits(value: Any) -> Any:
+    bits = tirx.reinterpret("uint32", value)
+    odd = (bits >> imm(16, "uint32")) & imm(1, "uint32")
+    # A NaN with a full payload would overflow into a zero; one is as good as another.
+    nan = tirx.GT(bits & imm(0x7FFFFFFF, "uint32"), imm(0x7F800000, "uint32"))
+    return tirx.Select(nan, imm(0x7FC00000, "uint32"), bits + imm(0x7FFF, "uint32") + odd)
