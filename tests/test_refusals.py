@@ -347,7 +347,7 @@ def _rowsum(x: Any) -> Any:
 REFUSALS: tuple[tuple[Callable[[], Any] | Any, str], ...] = (
     (in_place, "block scale reads x before it is written (in place); needs outputs apart from inputs"),
     (written_twice, "y is written by more than one block; needs each tensor written once"),
-    (partly_written, "block sum writes y[vi] for 4 of 5 elements; needs every element written once"),
+    (partly_written, "block sum writes y[vi] for 4 of 5 elements; needs all of them written"),
     (same_element, "block last writes z[0] many times; needs every element written once"),
     (other_row, "s is read at another row"),
     (welford, "block welford"),

@@ -102,8 +102,7 @@ class _Count:
         elif isinstance(stmt, tirx.AttrStmt):
             self._attribute(stmt)
         elif isinstance(stmt, tirx.Bind):
-            self._expr(stmt.value)
-            if self._by_row(stmt.value):
+            if self._expr(stmt.value):
                 self._tainted.add(stmt.var)
         elif isinstance(stmt, tirx.For):
             self._loop(stmt)
@@ -157,30 +156,29 @@ class _Count:
 
     def _store(self, stmt: Any) -> None:
         self._expr(stmt.value)
-        for index in stmt.indices:
-            self._expr(index)
-        self._access(stmt.buffer, tuple(stmt.indices), stores=True)
+        by_row = [self._expr(index) for index in stmt.indices]
+        self._access(stmt.buffer, tuple(stmt.indices), any(by_row), stores=True)
 
-    def _expr(self, expr: Any) -> None:
-        compat.walk_tree(
-            expr, compat.TensorLoad, lambda e: self._access(e.source, tuple(e.indices), stores=False)
-        )
+    def _expr(self, expr: Any) -> bool:
+        """Count the loads of `expr`; whether it depends on the group."""
+        by_row = False
+        for leaf in compat.leaves(expr):
+            if type(leaf) is compat.Var:
+                by_row = by_row or leaf in self._tainted
+            else:
+                indices = tuple(leaf.indices)
+                mine = any(v in self._tainted for i in indices for v in compat.leaves(i))
+                self._access(leaf.source, indices, mine, stores=False)
+        return by_row
 
-    def _access(self, buffer: Any, indices: tuple[Any, ...], stores: bool) -> None:
+    def _access(self, buffer: Any, indices: tuple[Any, ...], by_row: bool, stores: bool) -> None:
         where = self._current or self._outside
-        if str(buffer.ty.storage_scope) != "global":
+        kind = buffer.ty
+        if str(kind.storage_scope) != "global":
             (where.stored if stores else where.loaded).add(buffer)
-            return
-        if self._current is None:
-            return  # once a row, not once a column
-        key = (buffer, stores, tuple(compat.StructuralKey(i) for i in indices))
-        by_row = self._single or any(self._by_row(i) for i in indices)
-        where.accesses.setdefault(key, _Access(buffer, size(str(buffer.ty.dtype)), by_row))
-
-    def _by_row(self, expr: Any) -> bool:
-        found: list[Any] = []
-        compat.walk_tree(expr, compat.Var, lambda v: found.append(v) if v in self._tainted else None)
-        return bool(found)
+        elif self._current is not None:  # outside, it is once a row and not once a column
+            key = (buffer, stores, tuple(compat.StructuralKey(i) for i in indices))
+            where.accesses.setdefault(key, _Access(buffer, size(str(kind.dtype)), self._single or by_row))
 
     def kept(self) -> set[Any]:
         """Arrays that one pass fills and another reads."""

@@ -39,8 +39,8 @@ _BINARY = {
     tirx.LShift: "shift_left",
     tirx.RShift: "shift_right",
 }
-_INDEX = (tirx.Add, tirx.Sub, tirx.Mul, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max)
-_TESTS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE, tirx.And, tirx.Or)
+_INDEX = frozenset({tirx.Add, tirx.Sub, tirx.Mul, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max})
+_TESTS = frozenset({tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE, tirx.And, tirx.Or})
 _UNARY_CALLS = frozenset(
     [
         "exp",
@@ -133,7 +133,7 @@ class Reader:
             return self._index_var(expr, scope)
         if isinstance(expr, tirx.Cast) and str(expr.value.ty.dtype) in INTEGERS:
             return self._index(expr.value, scope)
-        if isinstance(expr, _INDEX) or (isinstance(expr, _TESTS) and self._integral(expr.a)):
+        if type(expr) in _INDEX or (type(expr) in _TESTS and self._integral(expr.a)):
             return type(expr)(self._index(expr.a, scope), self._index(expr.b, scope))
         if isinstance(expr, tirx.Select):
             return tirx.Select(
@@ -188,37 +188,38 @@ class Reader:
 
     def value(self, expr: Any, scope: Scope) -> Expr:
         """The value of `expr`, widened."""
-        if isinstance(expr, tirx.IntImm | tirx.FloatImm):
+        kind = type(expr)
+        if kind is tirx.IntImm or kind is tirx.FloatImm:
             return self.ops.const(expr.value, str(expr.ty.dtype))
         key = (expr, self._guards > 0)
         found = scope.memo.get(key)
         if found is None:
-            found = scope.memo[key] = self._value(expr, scope)
+            read = _READERS.get(kind, Reader._binary)
+            found = scope.memo[key] = read(self, expr, scope)
         return found
 
-    def _value(self, expr: Any, scope: Scope) -> Expr:
-        if isinstance(expr, compat.Var):
-            return self._var(expr, scope)
-        if isinstance(expr, compat.TensorLoad):
-            return self._load(expr, scope)
-        if isinstance(expr, tirx.Cast):
-            return self.ops.cast(self.value(expr.value, scope), str(expr.ty.dtype))
-        if isinstance(expr, compat.Call):
-            return self._call(expr, scope)
-        if isinstance(expr, tirx.Select):
-            return self._choose("select", (expr.condition, expr.true_value, expr.false_value), scope)
-        if isinstance(expr, tirx.Not):
-            return self.ops.op("not", self.value(expr.a, scope))
-        if isinstance(expr, tirx.And | tirx.Or):
-            name = "and" if isinstance(expr, tirx.And) else "or"
-            return self.ops.logic(name, self.value(expr.a, scope), self.value(expr.b, scope))
-        if isinstance(expr, tirx.BitwiseNot):
-            return self.ops.op("bitwise_not", self.value(expr.a, scope))
-        if isinstance(expr, tirx.Let):
-            inner = Scope(block=scope.block, iters=scope.iters, lets={**scope.lets, expr.var: expr.value})
-            inner.own = scope.own
-            return self.value(expr.body, inner)
-        if isinstance(expr, _INDEX) and self._pure(expr, scope):
+    def _cast(self, expr: Any, scope: Scope) -> Expr:
+        return self.ops.cast(self.value(expr.value, scope), str(expr.ty.dtype))
+
+    def _select(self, expr: Any, scope: Scope) -> Expr:
+        return self._choose("select", (expr.condition, expr.true_value, expr.false_value), scope)
+
+    def _not(self, expr: Any, scope: Scope) -> Expr:
+        return self.ops.op("not", self.value(expr.a, scope))
+
+    def _bitwise_not(self, expr: Any, scope: Scope) -> Expr:
+        return self.ops.op("bitwise_not", self.value(expr.a, scope))
+
+    def _logic(self, expr: Any, scope: Scope) -> Expr:
+        name = "and" if isinstance(expr, tirx.And) else "or"
+        return self.ops.logic(name, self.value(expr.a, scope), self.value(expr.b, scope))
+
+    def _let(self, expr: Any, scope: Scope) -> Expr:
+        lets = {**scope.lets, expr.var: expr.value}
+        return self.value(expr.body, Scope(block=scope.block, iters=scope.iters, lets=lets, own=scope.own))
+
+    def _arithmetic(self, expr: Any, scope: Scope) -> Expr:
+        if self._pure(expr, scope):
             return self.ops.cast(self.space.leaf(self.index(expr, scope)), str(expr.ty.dtype))
         return self._binary(expr, scope)
 
@@ -235,13 +236,14 @@ class Reader:
 
     def _pure(self, expr: Any, scope: Scope) -> bool:
         """Whether `expr` is integer arithmetic on iterators and literals alone."""
-        if isinstance(expr, tirx.IntImm):
+        kind = type(expr)
+        if kind is tirx.IntImm:
             return True
-        if isinstance(expr, compat.Var):
+        if kind is compat.Var:
             return expr in scope.iters
-        if isinstance(expr, tirx.Cast):
+        if kind is tirx.Cast:
             return self._integral(expr) and self._pure(expr.value, scope)
-        return isinstance(expr, _INDEX) and self._pure(expr.a, scope) and self._pure(expr.b, scope)
+        return kind in _INDEX and self._pure(expr.a, scope) and self._pure(expr.b, scope)
 
     def _var(self, var: Any, scope: Scope) -> Expr:
         if var in scope.iters:
@@ -417,6 +419,21 @@ class Reader:
         return self._strides[buffer]
 
 
+_READERS: dict[Any, Callable[[Reader, Any, Scope], Expr]] = {
+    compat.Var: Reader._var,
+    compat.TensorLoad: Reader._load,
+    compat.Call: Reader._call,
+    tirx.Cast: Reader._cast,
+    tirx.Select: Reader._select,
+    tirx.Not: Reader._not,
+    tirx.And: Reader._logic,
+    tirx.Or: Reader._logic,
+    tirx.BitwiseNot: Reader._bitwise_not,
+    tirx.Let: Reader._let,
+    **dict.fromkeys(_INDEX, Reader._arithmetic),
+}
+
+
 def stored_at(block: Block, store: Store, indices: tuple[Any, ...]) -> dict[Any, Any]:
     """The iterators of `block` for which `store` writes at `indices`.
 
@@ -428,7 +445,6 @@ def stored_at(block: Block, store: Store, indices: tuple[Any, ...]) -> dict[Any,
     extents = {i.var: i for i in block.iters if not i.reduces}
     placed = {i.var: ZERO for i in block.iters if i.unit and not i.reduces}
     shape = store.buffer.ty.shape
-    what = f"block {block.name} writes {store.buffer.name}[{', '.join(str(i) for i in store.indices)}]"
     for at, index, extent in zip(store.indices, indices, shape, strict=True):
         if isinstance(at, tirx.Cast):
             at = at.value
@@ -436,19 +452,24 @@ def stored_at(block: Block, store: Store, indices: tuple[Any, ...]) -> dict[Any,
             continue
         iterator = extents.pop(at, None) if isinstance(at, compat.Var) else None
         if iterator is None:
-            raise Unsupported(
-                f"{what}; needs each element owned by one iteration (distinct iterators as indices)"
+            raise _unowned(
+                block, store, "; needs each element owned by one iteration (distinct iterators as indices)"
             )
         if not _one(iterator.extent) and not _same(iterator.extent, extent):
-            raise Unsupported(
-                f"{what} for {iterator.extent} of {extent} elements; needs every element written once"
+            raise _unowned(
+                block, store, f" for {iterator.extent} of {extent} elements; needs all of them written"
             )
         if _one(iterator.extent) and not _one(extent):
-            raise Unsupported(f"{what} for 1 of {extent} elements; needs every element written once")
+            raise _unowned(block, store, f" for 1 of {extent} elements; needs all of them written")
         placed[at] = index
     if any(not i.unit for i in extents.values()):
-        raise Unsupported(f"{what} many times; needs every element written once")
+        raise _unowned(block, store, " many times; needs every element written once")
     return placed
+
+
+def _unowned(block: Block, store: Store, why: str) -> Unsupported:
+    at = ", ".join(str(i) for i in store.indices)
+    return Unsupported(f"block {block.name} writes {store.buffer.name}[{at}]{why}")
 
 
 def _one(extent: Any) -> bool:
