@@ -124,15 +124,21 @@ def reduce_lanes(
 def _butterfly(
     block: Block, combiners: tuple[str, ...], values: list[tuple[Any, ...]], span: int, kind: str
 ) -> list[tuple[Any, ...]]:
+    if span == 1:
+        return values
+    cells = [tuple(block.alloc("total", 1, str(v.ty.dtype)) for v in vs) for vs in values]
+    for held, vs in zip(cells, values, strict=True):
+        for cell, v in zip(held, vs, strict=True):
+            block.store(cell, 0, v)
     offset = span // 2
     while offset:
-        moved = [tuple(block.bind("o", shuffle_xor(v, offset, kind)) for v in vs) for vs in values]
-        values = [
-            named(block, combine(name, mine, theirs))
-            for name, mine, theirs in zip(combiners, values, moved, strict=True)
-        ]
+        mine = [tuple(block.bind("m", load(c, 0)) for c in held) for held in cells]
+        theirs = [tuple(block.bind("o", shuffle_xor(v, offset, kind)) for v in vs) for vs in mine]
+        for name, held, ours, other in zip(combiners, cells, mine, theirs, strict=True):
+            for cell, new in zip(held, combine(name, ours, other), strict=True):
+                block.store(cell, 0, new)
         offset //= 2
-    return values
+    return [tuple(block.bind("s", load(c, 0)) for c in held) for held in cells]
 
 
 def _across(

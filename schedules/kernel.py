@@ -42,7 +42,7 @@ from . import arithmetic, cluster, passes
 from .collectives import Lanes, combine, identity, named, reduce_lanes, register_dtype
 from .memory import from_memory, memory_dtype, to_memory
 from .packets import Row, Segment, Stream, copy_packet, tirx_bytes
-from .tir import SERIAL, UNROLLED, Block, cast, flat, imm, launch, load, translate
+from .tir import SERIAL, UNROLLED, Block, cast, dtype_of, flat, imm, launch, load, translate
 
 # Scalars of one stream that a lane loads before it uses the first: enough independent accesses to hide memory.
 _IN_FLIGHT = 16
@@ -269,7 +269,8 @@ def _hoist(k: Kernel, exprs: tuple[Expr, ...]) -> None:
         if isinstance(e, (Op, Load)) and not uses_column(e):
             if all(isinstance(x, (Const, Op)) for x in walk(e)):
                 return  # literals only
-            k.known[e] = k.block.bind("h", _row_value(k, e))
+            value = _row_value(k, e)
+            k.known[e] = k.block.settle("h", value) if dtype_of(value) == "float32" else value
             return
         for child in children(e):
             visit(child)
@@ -503,9 +504,9 @@ def _element(
     for e in walk_.kept:
         if e in k.kept or (isinstance(e, Load) and stage.get(e) is arrays[e]):
             continue
-        kept = block.bind("n", value(e))
-        memo[e] = kept
-        block.store(arrays[e], _kept_index(k, turn, v), to_memory(kept, e.dtype, k.kind))
+        at = _kept_index(k, turn, v)
+        block.store(arrays[e], at, to_memory(value(e), e.dtype, k.kind))
+        memo[e] = block.bind("k", from_memory(load(arrays[e], at), e.dtype, k.kind))
     for i in walk_.reductions:
         r = k.program.reductions[i]
         held = _held(r)
@@ -553,7 +554,7 @@ def _collective(k: Kernel, number: int, walk_: passes.Pass, accs: dict[int, list
     for i, total in zip(walk_.reductions, totals, strict=True):
         r = k.program.reductions[i]
         for item, (value, dtype) in enumerate(zip(total, r.dtypes, strict=True)):
-            k.known[RowValue(i, item, dtype)] = k.block.bind("r", _finished(k, r, item, value, dtype))
+            k.known[RowValue(i, item, dtype)] = k.block.settle("r", _finished(k, r, item, value, dtype))
 
 
 def _finished(k: Kernel, r: Reduction, item: int, value: Any, dtype: str) -> Any:

@@ -70,16 +70,19 @@ class Block:
         self.stmts.append(stmt)
 
     def bind(self, name: str, value: Any) -> Any:
-        """Name a value; literals and names stay as they are."""
+        """Name what is read from memory or comes from a call.
+
+        Anything else stays an expression: TVM's simplifier copies such a name into every use, and leaves the name.
+        """
         # TVM's bf16 legalisation changes the type of a value but not of the variable bound to it.
-        if isinstance(value, (tirx.Var, tirx.IntImm, tirx.FloatImm)) or dtype_of(value) == "bfloat16":
+        if not isinstance(value, (ir.TensorLoad, ir.Call)) or dtype_of(value) == "bfloat16":
             return value
         var = tirx.Var(name, dtype_of(value))
         self.add(tirx.Bind(var, value))
         return var
 
     def settle(self, name: str, value: Any) -> Any:
-        """Name a value through memory: TVM's simplifier copies what is merely bound to every use of it.
+        """Name a value that is used often, through memory.
 
         The text of an argmax would grow exponentially with the number of lanes it folds.
         """

@@ -70,7 +70,7 @@ def full_scope(
         for packing in _powers(limits.max_threads // width):
             for vector in VECTORS:
                 for reuse in ("reload", "private", "shared"):
-                    for splits in SPLITS if packing == 1 and reuse == "reload" else (1,):
+                    for splits in SPLITS if packing == 1 else (1,):
                         yield Candidate(
                             width=width, packing=packing, vector=vector, reuse=reuse, splits=splits
                         )
@@ -107,14 +107,15 @@ def refusal(
         _group_refusal(candidate, limits)
         or _argument_refusal(facts, limits)
         or _vector_refusal(candidate.vector, facts, limits, n)
-        or _split_refusal(candidate, n)
+        or _split_refusal(candidate, limits, n)
         or _reuse_refusal(candidate, facts, limits)
     )
 
 
 def private_scalars(candidate: Candidate, kept: int, columns: int) -> int:
     """Values that one lane keeps of its row under private reuse."""
-    return kept * math.ceil(columns / (candidate.width * candidate.vector)) * candidate.vector
+    lanes = candidate.width * candidate.splits
+    return kept * math.ceil(columns / (lanes * candidate.vector)) * candidate.vector
 
 
 def _columns(facts: RowFacts, columns: int | None) -> int | None:
@@ -189,16 +190,21 @@ def item_bytes(dtype: str) -> int:
     return 1 if bits is None else max(1, int(bits.group()) // 8)
 
 
-def _split_refusal(candidate: Candidate, columns: int | None) -> str | None:
-    if candidate.splits == 1:
+def _split_refusal(candidate: Candidate, limits: DeviceLimits, columns: int | None) -> str | None:
+    splits = candidate.splits
+    if splits == 1:
         return None
+    if splits & (splits - 1):
+        return f"splits: {splits} groups; needs a power of two"
     if candidate.packing > 1:
-        return f"splits: {candidate.splits} with packing {candidate.packing}; needs one of them 1"
-    if candidate.reuse != "reload":
+        return f"splits: {splits} with packing {candidate.packing}; needs one of them 1"
+    if splits > limits.max_cluster and candidate.reuse != "reload":
         return f"splits: {candidate.reuse} values do not outlive their group; needs reload"
-    least = candidate.splits * candidate.width * candidate.vector
+    if candidate.width < limits.subgroup_size:
+        return f"splits: {splits} groups of {candidate.width} lanes; needs whole subgroups"
+    least = splits * candidate.width * candidate.vector
     if columns is not None and least > columns:
-        return f"splits: {candidate.splits} groups take {least} columns a step; the row has {columns}"
+        return f"splits: {splits} groups take {least} columns a step; the row has {columns}"
     return None
 
 
@@ -216,7 +222,8 @@ def _reuse_refusal(candidate: Candidate, facts: RowFacts, limits: DeviceLimits) 
         if scalars > limits.private_scalars:
             return f"private: {scalars} scalars a lane; limit {limits.private_scalars}"
         return _shared_refusal(reuse, slots, limits.shared_bytes)
-    row_bytes = facts.kept * facts.columns * _accumulation_bytes(facts)
+    share = math.ceil(facts.columns / candidate.splits)
+    row_bytes = facts.kept * share * _accumulation_bytes(facts)
     room = max(limits.shared_bytes, limits.opt_in_shared_bytes)
     return _shared_refusal(reuse, row_bytes * candidate.packing + slots, room)
 

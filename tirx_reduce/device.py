@@ -28,6 +28,8 @@ OPT_IN_SHARED_BYTES = {
     "sm_120": 101376,
 }
 """Shared bytes of one group with opt-in (CUDA C++ Programming Guide, table of compute capabilities)."""
+CLUSTER = {"sm_90": 16, "sm_100": 16, "sm_103": 16, "sm_110": 16}
+"""Groups of a cluster, the non-portable sizes above 8 included (CUDA C++ Programming Guide)."""
 ASSUMED_CORES = {"sm_80": 108, "sm_90": 132}
 """Multiprocessors of the usual board (A100; H100 SXM and H200), for planning without one."""
 
@@ -83,6 +85,7 @@ def _cuda(target: tvm.target.Target, device: tvm.runtime.Device | None) -> Devic
         shared_bytes=_attr(target, "max_shared_memory_per_block", 49152),
         opt_in_shared_bytes=OPT_IN_SHARED_BYTES.get(arch, 0),
         max_arguments=CUDA_KERNEL_ARGUMENTS,
+        max_cluster=CLUSTER.get(arch, 1),
         kind="cuda",
         cores=cores or ASSUMED_CORES.get(arch, 0),
         cores_assumed=not cores and arch in ASSUMED_CORES,

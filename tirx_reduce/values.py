@@ -27,6 +27,8 @@ class DeviceLimits:
     """Arguments of a kernel."""
     private_scalars: int = 64
     """Values that one lane may keep of its row between passes."""
+    max_cluster: int = 1
+    """Groups of one thread-block cluster; 1 where the device has none."""
     kind: str = "metal"
     """Target kind: `metal` or `cuda`."""
     cores: int = 0
