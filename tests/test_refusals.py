@@ -319,6 +319,21 @@ def matvec_symbolic() -> Any:
     return legalized(lambda _, a, b: relax.op.matmul(a, b), f32(n, 8), f32(8, 5))
 
 
+def matvec() -> Any:
+    return legalized(lambda _, a, b: relax.op.matmul(a, b), ((4, 8), "float16"), ((8,), "float16"))
+
+
+def one_row_matmul() -> Any:
+    return legalized(lambda _, a, b: relax.op.matmul(a, b), f32(1, 8), f32(8, 5))
+
+
+def matvec_wide() -> Any:
+    """Products in float32 of float16 tensors."""
+    return legalized(
+        lambda _, a, b: relax.op.matmul(a, b, out_dtype="float32"), ((1, 8), "float16"), ((8, 5), "float16")
+    )
+
+
 def elementwise() -> Any:
     return topi_func(lambda x: topi.exp(x), f32(4, 8))
 
@@ -379,6 +394,12 @@ REFUSALS: tuple[tuple[Callable[[], Any] | Any, str], ...] = (
     (matmul_transposed, "a reduction in which no input (a0, a1) has an element for each row and column"),
     (matmul_batched, "a reduction in which no input (a0, a1) has an element for each row and column"),
     (matvec_symbolic, "a reduction in which no input (a0, a1) has an element for each row and column"),
+    (
+        matvec,
+        "a sum of products with a1, which has no element for each row and column, as in a matrix-vector",
+    ),
+    (one_row_matmul, "a sum of products with a0, which has no element for each row and column"),
+    (matvec_wide, "a sum of products with a0, which has no element for each row and column"),
     (elementwise, "a function without a reduction; needs at least one reduced iterator"),
     (strided, "x has symbolic strides; needs fixed strides or a compact tensor"),
     (offset, "x starts at the symbolic offset n; needs a fixed one"),

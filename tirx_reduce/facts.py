@@ -5,7 +5,7 @@ In goes a PrimFunc with S/R blocks, out come RowFacts. Refused: all that is not 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,7 +84,7 @@ def _read(func: Any) -> Reading:
     )
     if not program.reductions:
         raise Unsupported("no output that depends on a reduction; needs at least one")
-    check_payload(reader, program)
+    check_payload(reader, program, reductions.products)
     return Reading(facts=summary(program), symbols=dict(reader.symbols), params=tuple(reader.params))
 
 
@@ -111,18 +111,15 @@ def _output(reader: Reader, reductions: Reductions, block: Block, store: Store) 
         scope = Scope(block=block, iters=placed, lets={**reader.body.lets, **block.lets})
         indices = tuple(reader.index(i, scope) for i in store.indices)
         return _written(reader, store, indices, reader.element(store.buffer, indices, None), True)
-    axes = [(i.var, reader.extent(i.extent)) for i in block.iters if not i.unit]
-    units = {i.var: ZERO for i in block.iters if i.unit}
     refused: Mismatch | None = None
-    for per_row, targets in ((True, space.rows), (False, space.rows + space.columns)):
-        for placed in space.placements(axes, targets):
-            try:
-                scope = Scope(block=block, iters={**units, **placed}, lets={**reader.body.lets, **block.lets})
-                indices = tuple(reader.index(i, scope) for i in store.indices)
-                stored_at(block, store, indices)
-                return _written(reader, store, indices, reader.value(store.value, scope), per_row)
-            except Mismatch as error:
-                refused = refused or error
+    for per_row, placed in _ways(reader, block, store):
+        try:
+            scope = Scope(block=block, iters=placed, lets={**reader.body.lets, **block.lets})
+            indices = tuple(reader.index(i, scope) for i in store.indices)
+            stored_at(block, store, indices)
+            return _written(reader, store, indices, reader.value(store.value, scope), per_row)
+        except Mismatch as error:
+            refused = refused or error
     if refused is not None:
         raise refused
     shape = "×".join(str(e) for e in store.buffer.ty.shape) or "1"
@@ -130,6 +127,30 @@ def _output(reader: Reader, reductions: Reductions, block: Block, store: Store) 
         f"output {store.buffer.name} of {shape} elements beside {space.row_count} rows of"
         f" {space.column_count} columns; needs one element for each row, or for each row and column"
     )
+
+
+def _ways(reader: Reader, block: Block, store: Store) -> Iterator[tuple[bool, dict[Any, Any]]]:
+    """Bijections from the rows (True), or the rows and columns, to the iterators of `block`."""
+    space = reader.space
+    axes = [(i.var, reader.extent(i.extent)) for i in block.iters if not i.unit]
+    units = {i.var: ZERO for i in block.iters if i.unit}
+    for per_row, targets in ((True, space.rows), (False, space.rows + space.columns)):
+        for placed in space.placements(axes, targets):
+            yield per_row, {**units, **placed}
+    if not isinstance(store.value, compat.TensorLoad):
+        return
+    source = store.value.source
+    made = reader.defined.get(source)
+    if made is None or made[-1][0].reduces:
+        return
+    # A copy, perhaps a reshape: the element of the source at the same flat index, wherever that one belongs.
+    inner, written = made[-1]
+    shape = [reader.extent(e) for e in source.ty.shape]
+    for per_row, placed in _ways(reader, inner, written):
+        scope = Scope(block=inner, iters=placed, lets={**reader.body.lets, **inner.lets})
+        flat = space.ravel([(reader.index(i, scope), e) for i, e in zip(written.indices, shape, strict=True)])
+        if space.same(space.product(e for _, e in axes), space.product(shape)):
+            yield per_row, {**units, **space.unravel(axes, flat)}
 
 
 def _written(reader: Reader, store: Store, indices: tuple[Any, ...], value: Any, per_row: bool) -> Output:

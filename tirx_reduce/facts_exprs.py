@@ -100,8 +100,8 @@ class Reader:
         self.number = {p: i for i, p in enumerate(self.params)}
         self.body = body
         self.symbols: dict[str, Any] = {}
-        self.loads: dict[Load, Polynomial | None] = {}
-        """Offset at column 0 of every load, None where it is not affine."""
+        self.loads: dict[Load, Polynomial] = {}
+        """Offset of every load."""
         self.indices: dict[Load, tuple[Any, ...]] = {}
         self.defined: dict[Any, list[tuple[Block, Store]]] = {}
         for block in body.blocks:
@@ -382,14 +382,14 @@ class Reader:
             raise Unsupported(f"{buffer.name} is read but never written; needs values to be computed first")
         dtype = str(buffer.ty.dtype)
         wide(dtype)
-        access, row = self.offset(buffer, indices)
+        access, terms = self.offset(buffer, indices)
         load = self.ops.share(Load(self.number[buffer], access, dtype))
-        self.loads[load] = row
+        self.loads[load] = terms
         self.indices.setdefault(load, indices)
         return self.ops.widen(load)
 
-    def offset(self, buffer: Any, indices: tuple[Any, ...]) -> tuple[Access, Polynomial | None]:
-        """The access to an element of a parameter, and its offset at column 0."""
+    def offset(self, buffer: Any, indices: tuple[Any, ...]) -> tuple[Access, Polynomial]:
+        """The access to an element of a parameter, and its offset."""
         total: Any = ZERO
         for index, stride, extent in zip(indices, self.strides(buffer), buffer.ty.shape, strict=True):
             if self._guards or self.space.is_looked_up(index):

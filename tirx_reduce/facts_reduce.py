@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tvm import tirx
+
 from . import compat
 from .errors import Unsupported
 from .facts_blocks import Block, Store
@@ -48,6 +50,8 @@ class Reductions:
         self.reader = reader
         self.found: list[Reduction] = []
         self._read: dict[int, Reduced] = {}
+        self.products: list[Reduction] = []
+        """Sums whose own block multiplies two tensors, as matrix products are written."""
         self._inner: dict[RowValue, Inner] = {}
         self._outer: int | None = None
         """Number of leading column axes that the outer reduction being read reduces."""
@@ -202,6 +206,8 @@ class Reductions:
                 element = flat[0]
             reduction = Reduction(combiner=combiner, elements=(element,), dtypes=(mark.dtype,), init=start)
             total: Expr = self._add(reduction, 0)
+            if _multiplies(store):
+                self.products.append(reduction)
             if flat is not None:
                 total = _replaced(flat[1], flat[2], total)
             results.append(total)
@@ -317,6 +323,24 @@ def _extents(reader: Reader, block: Block) -> tuple[list[Any], list[Any]]:
 def _rank(block: Block) -> int:
     """The number of spatial iterators that move."""
     return sum(not i.reduces and not i.unit for i in block.iters)
+
+
+def _multiplies(store: Store) -> bool:
+    """Whether a store adds the product of elements of two tensors to its own."""
+    if not isinstance(store.value, tirx.Add):
+        return False
+    for product in (_bare(store.value.a), _bare(store.value.b)):
+        if isinstance(product, tirx.Mul):
+            a, b = _bare(product.a), _bare(product.b)
+            both = isinstance(a, compat.TensorLoad) and isinstance(b, compat.TensorLoad)
+            return both and not a.source.same_as(b.source)
+    return False
+
+
+def _bare(expr: Any) -> Any:
+    while isinstance(expr, tirx.Cast):
+        expr = expr.value
+    return expr
 
 
 def _replaced(expr: Expr, old: Expr, new: Expr) -> Expr:

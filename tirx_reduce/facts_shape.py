@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -12,11 +13,11 @@ from .facts_exprs import Reader
 from .facts_keep import REUSES, Walks
 from .facts_poly import ONE, Polynomial, coefficient
 from .facts_space import Space, constant
-from .program import Load, RowProgram, Scalar, Sym, walk
+from .program import Load, Reduction, RowProgram, Scalar, Sym, walk
 from .values import RowFacts
 
 
-def check_payload(reader: Reader, program: RowProgram) -> None:
+def check_payload(reader: Reader, program: RowProgram, products: Sequence[Reduction]) -> None:
     """Decline what is a contraction or a window and not a row reduction.
 
     A program has a payload: an input of which every (row, column) reads an element of its own. A reduction
@@ -38,6 +39,12 @@ def check_payload(reader: Reader, program: RowProgram) -> None:
                 f"a reduction over a product of {names} in which none has an element for each row and column,"
                 " as in a matmul; needs rows that are read once"
             )
+        if reduction in products and not loads <= payloads:
+            names = ", ".join(sorted({reader.params[load.param].name for load in loads - payloads}))
+            raise Unsupported(
+                f"a sum of products with {names}, which has no element for each row and column, as in a"
+                " matrix-vector product; needs a map before the reduction, or rows that are read once"
+            )
 
 
 def _owned(reader: Reader, load: Load) -> bool:
@@ -47,34 +54,38 @@ def _owned(reader: Reader, load: Load) -> bool:
     space, indices = reader.space, reader.indices[load]
     if load.index.stride and space.looked_up_axes(indices) == set(range(len(space.rows))):
         return True  # a row of a table: which one, no analysis can tell
-    if all(v in _alone(space, indices) for v, _ in space.rows + space.columns):
-        return True
-    if load.index.stride is None:
-        return False
-    row = reader.loads[load]
-    return row is not None and _radix(space, row, load.index.stride)
+    numbers = {space.poly.number(v): e for v, e in space.rows + space.columns}
+    alone, mixed = _axes(space, indices, numbers)
+    # Two axes that mix rows and columns are a window over both, even where windows do not overlap.
+    return alone == set(numbers) or (mixed < 2 and _radix(space, reader.loads[load], numbers))
 
 
-def _alone(space: Space, indices: tuple[Any, ...]) -> set[Any]:
-    """The variables that have an axis of the tensor to themselves: a multiple of one, plus a constant."""
-    found = set()
+def _axes(space: Space, indices: tuple[Any, ...], numbers: Mapping[int, Any]) -> tuple[set[int], int]:
+    """The variables that have an axis of the tensor to themselves, and how many axes mix rows and columns."""
+    alone: set[int] = set()
+    mixed = 0
+    rows = {space.poly.number(v) for v, _ in space.rows}
     for index in indices:
-        moving = [m for m in space.poly.of(index) if m != ONE]
-        if len(moving) == 1 and len(moving[0]) == 1:
-            found.add(space.poly.atoms[moving[0][0]])
-    return found
+        moving = {m for m in space.poly.of(index) if m != ONE}
+        inside = {n for m in moving for n in m if n in numbers}
+        if len(moving) == 1 and moving == {tuple(inside)}:
+            alone |= inside
+        mixed += bool(inside & rows and inside - rows)
+    return alone, mixed
 
 
-def _radix(space: Space, row: Polynomial, stride: int) -> bool:
-    """Whether row + stride · column is a mixed-radix number, each digit larger than all below it together."""
-    digits = [(abs(stride), space.column_count)] if space.columns else []
-    for var, extent in space.rows:
-        weight = coefficient(row, space.poly.number(var))
+def _radix(space: Space, offset: Polynomial, numbers: Mapping[int, Any]) -> bool:
+    """Whether an offset is a mixed-radix number, each digit larger than all below it together."""
+    digits = []
+    for number, extent in numbers.items():
+        weight = coefficient(offset, number)
         if weight is None or set(weight) != {ONE}:
             return False
         digits.append((abs(weight[ONE]), extent))
-    names = {space.poly.number(v) for v, _ in space.rows}
-    if any(space.row_axes(space.poly.atoms[n]) for m in row for n in m if n not in names):
+    if any(
+        space.varies(space.poly.atoms[n]) or space.row_axes(space.poly.atoms[n])
+        for n in _others(offset, numbers)
+    ):
         return False
     digits.sort(key=lambda d: d[0])
     reach = 0
@@ -85,6 +96,10 @@ def _radix(space: Space, row: Polynomial, stride: int) -> bool:
             return at == len(digits) - 1
         reach += step * (int(extent.value) - 1)
     return True
+
+
+def _others(offset: Polynomial, numbers: Mapping[int, Any]) -> set[int]:
+    return {n for m in offset for n in m if n not in numbers}
 
 
 def summary(program: RowProgram) -> RowFacts:

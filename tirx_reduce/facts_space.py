@@ -6,7 +6,7 @@ symbol, scalar and looked-up integer); they become row-program expressions only 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, permutations
 from typing import Any
 
@@ -105,7 +105,7 @@ class Space:
             self._leaves[var] = self.ops.share(RowIndex(i))
         self.row_count = self.product(e for _, e in self.rows)
         self.column_count = self.product(e for _, e in self.columns)
-        self.flat_column = self.simplify(self._ravel(self.columns))
+        self.flat_column = self.simplify(self.ravel(self.columns))
         column: Expr = self.ops.share(ColIndex())
         if len(self.columns) == 1:
             self._leaves[self.columns[0][0]] = column
@@ -115,7 +115,7 @@ class Space:
                 index = column if _is_const(inner, 1) else self.ops.op("floordiv", column, self.leaf(inner))
                 self._leaves[var] = index if i == 0 else self.ops.op("floormod", index, self.leaf(extent))
         self._varies |= {v for v, _ in self.columns}
-        self._dense = self.poly.of(self._ravel(self.rows) * self.column_count + self.flat_column)
+        self._dense = self.poly.of(self.ravel(self.rows) * self.column_count + self.flat_column)
 
     def _axis(self, name: str, extent: Any) -> tuple[Any, Any]:
         var = tirx.Var(name, "int64")
@@ -129,7 +129,8 @@ class Space:
             total = extent if _is_const(total, 1) else total * extent
         return self.simplify(total)
 
-    def _ravel(self, axes: Sequence[tuple[Any, Any]]) -> Any:
+    def ravel(self, axes: Iterable[tuple[Any, Any]]) -> Any:
+        """The flat, row-major index of (index, extent) pairs."""
         flat: Any = ZERO
         for var, extent in axes:
             flat = flat * extent + var
@@ -221,8 +222,8 @@ class Space:
             return index
         return tirx.Max(tirx.Min(index, self.simplify(extent - ONE)), ZERO)
 
-    def access(self, offset: Any) -> tuple[Access, Polynomial | None]:
-        """What is proved of an element offset, and its terms at column 0 (None where it is not affine)."""
+    def access(self, offset: Any) -> tuple[Access, Polynomial]:
+        """What is proved of an element offset, and its terms."""
         whole = self.poly.of(offset)
         changing = {n for m in whole for n in m if self.varies(self.poly.atoms[n])}
         if not changing:
@@ -230,9 +231,9 @@ class Space:
         step = self._step(whole, changing)
         if step is None:
             full = self.leaf(self.poly.index(whole))
-            return Access(row=self.ops.const(0, "int64"), stride=None, full=full), None
+            return Access(row=self.ops.const(0, "int64"), stride=None, full=full), whole
         row = without(whole, changing.__contains__)
-        return self._affine(row, step, step == 1 and whole == self._dense), row
+        return self._affine(row, step, step == 1 and whole == self._dense), whole
 
     def _affine(self, row: Polynomial, stride: int, dense: bool = False) -> Access:
         shared = common([MAX_ALIGN, *row.values()])
@@ -274,13 +275,14 @@ class Space:
         elif not self.same(self.product(e for _, e in iters), self.product(e for _, e in axes)):
             return
         else:
-            yield self._unravel(iters, self._ravel(axes))
+            yield self.unravel(iters, self.ravel(axes))
             return
         same_order = all(self.same(e, x) for (_, e), (_, x) in zip(iters, axes, strict=True))
         if not same_order and self.same(self.product(e for _, e in iters), self.product(e for _, e in axes)):
-            yield self._unravel(iters, self._ravel(axes))
+            yield self.unravel(iters, self.ravel(axes))
 
-    def _unravel(self, iters: Sequence[tuple[Any, Any]], flat: Any) -> dict[Any, Any]:
+    def unravel(self, iters: Sequence[tuple[Any, Any]], flat: Any) -> dict[Any, Any]:
+        """The indices of a flat one, by variable."""
         placed = {}
         for i, (var, extent) in enumerate(iters):
             inner = self.product(e for _, e in iters[i + 1 :])
