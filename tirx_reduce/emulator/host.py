@@ -70,7 +70,7 @@ def emulate(
     with model.lock:
         library = model.load(text, kind, numerics)
         called = _host(executable, module, host, library, model, entry)
-        held, plan = _hold(arrays, library, called, outputs)
+        held, plan = _hold(arrays, called, outputs)
 
         def open_session(order: str) -> Session:
             return Session(model, library, order, seed, limits or default_limits(kind), once)
@@ -180,8 +180,11 @@ class _Host:
         if str(host.kind) not in ("llvm", "c"):
             raise UnsupportedSource(f"the host function is a {host.kind} module; needs one that TVM compiled here")
         compiled = _object_file(host)
-        names = sorted(set(re.findall(rb"__tvm_ffi_([A-Za-z]\w*)", compiled)) - {b"main"})
+        found = set(re.findall(rb"__tvm_ffi_([A-Za-z]\w*)", compiled))
+        # TVM may export its entry function a second time as `main`; a function of that name counts where it is alone.
+        names = sorted(found - {b"main"} or found)
         self.name = _entry_name(entry, [n.decode() for n in names])
+        self.dtypes = _tensor_dtypes(compiled, self.name)
         self.path = toolchain.link_host(compiled, folder)
         # Loaded once a process: loading again would undo what `_install` does.
         if str(self.path) not in _LOADED:
@@ -332,6 +335,14 @@ def _entry_name(entry: str | None, names: list[str]) -> str:
     return names[0]
 
 
+def _tensor_dtypes(compiled: bytes, name: str) -> list[str]:
+    """Dtypes of the tensor parameters, from the signature that the host function prints in its errors."""
+    found = re.search(re.escape(name).encode() + rb"\((\w+: [^\x00]*)\)", compiled)
+    if found is None:
+        return []
+    return re.findall(r"Tensor\(\[[^\]]*\], (\w+)\)", found[1].decode(errors="ignore"))
+
+
 def _values(kernel: Kernel, arguments: list[Any]) -> list[Any]:
     """The host's arguments as the kernel's parameters: a Metal argument struct takes several."""
     out: list[Any] = []
@@ -423,7 +434,7 @@ class _Tensor:
 
 
 def _hold(
-    arrays: Sequence[Any], library: Library, host: _Host, outputs: Sequence[int] | None
+    arrays: Sequence[Any], host: _Host, outputs: Sequence[int] | None
 ) -> tuple[list[Held], list[Any]]:
     held: list[Held] = []
     plan: list[Any] = []
@@ -435,8 +446,11 @@ def _hold(
             continue
         role = "" if outputs is None else "out" if i in outputs else "in"
         granule = min(a.dtype.itemsize, 4)
+        wanted = host.dtypes[len(held)] if len(held) < len(host.dtypes) else ""
         held.append(Held(f"argument {i}", a, granule, role))
-        plan.append(_dtype(a.dtype.name))
+        # Bits of a type that NumPy lacks come as unsigned integers of its size.
+        bits = a.dtype in (np.uint8, np.uint16) and wanted in _NAMED and _NAMED[wanted][1] == 8 * a.dtype.itemsize
+        plan.append(_dtype(wanted if bits else a.dtype.name))
     return held, plan
 
 
