@@ -61,6 +61,10 @@ class Kernel:
     kind: str
     subgroup: int
     plain: bool
+    cluster: bool = False
+    """The groups of a row are a thread-block cluster and exchange partial results in shared memory."""
+    workspace: dict[int, list[Any]] = field(default_factory=dict)
+    """Where the groups of a row exchange partial results by way of global memory: an array a value."""
     block: Block = field(default_factory=Block)
     views: dict[int, Any] = field(default_factory=dict)
     lane: Any = None
@@ -86,6 +90,7 @@ def emit(
     *,
     kind: str,
     subgroup: int = 32,
+    max_cluster: int = 1,
     plain: bool = False,
 ) -> Any:
     """The statement that launches and runs `candidate`.
@@ -100,16 +105,98 @@ def emit(
         Symbolic extents by name.
     kind : str
         Target kind, `metal` or `cuda`.
+    max_cluster : int
+        Groups that may form a cluster; where a row takes more, its groups exchange by way of global memory.
     plain : bool
         The captured form on which features are counted: every walk written out and marked.
     """
-    k = Kernel(arithmetic.prepare(program), params, symbols, candidate, kind, subgroup, plain)
+    program = arithmetic.prepare(program)
+    walks = passes.cut(program, candidate.reuse != "reload", upgrade=not plain)
+    if candidate.splits > max_cluster:
+        return _emit_apart(program, params, symbols, candidate, kind, subgroup, walks)
+    k = Kernel(program, params, symbols, candidate, kind, subgroup, plain, cluster=candidate.splits > 1)
     _declare(k)
     _place(k)
-    walks = passes.cut(program, candidate.reuse != "reload", upgrade=not plain)
     for number, walk_ in enumerate(walks, 1):
         _walk(k, number, walk_)
+        _row_outputs(k, walk_)
     return _launch(k)
+
+
+def _emit_apart(
+    program: RowProgram,
+    params: list[Any],
+    symbols: dict[str, Any],
+    candidate: Candidate,
+    kind: str,
+    subgroup: int,
+    walks: tuple[passes.Pass, ...],
+) -> Any:
+    """A launch for each walk: the groups of a row leave their partial results in global memory for the next.
+
+    After, for a sum over S groups a row::
+
+        launch rows·S: part[row, s] = sum over the columns of group s
+        launch rows·S: total = sum over part[row, :]; y[row, …] = x[row, …] / total
+    """
+    host = Block()
+    workspace: dict[int, list[Any]] = {}
+    pending: passes.Pass | None = None
+    if walks[-1].reductions:
+        walks = (*walks, passes.Pass(reductions=(), outputs=(), row_outputs=()))
+    for number, walk_ in enumerate(walks, 1):
+        k = Kernel(program, params, symbols, candidate, kind, subgroup, False, workspace=workspace)
+        _declare(k)
+        _place(k)
+        _gather(k)
+        if pending is not None:
+            _row_outputs(k, pending)
+        for i in walk_.reductions:
+            arrays = [
+                tirx.decl_buffer((_parts(k),), dtype, name=f"part{i}_{item}", scope="global")
+                for item, dtype in enumerate(_held(program.reductions[i]))
+            ]
+            for array in arrays:
+                host.add(tirx.AllocBuffer(array))
+            workspace[i] = arrays
+        _walk(k, number, walk_)
+        host.add(_launch(k))
+        pending = walk_
+    return host.stmt()
+
+
+def _parts(k: Kernel) -> Any:
+    """Partial results of one value: one for each group."""
+    return cast(_rows(k), "int64") * imm(k.candidate.splits, "int64")
+
+
+def _gather(k: Kernel) -> None:
+    """Fold the partial results that earlier launches left for this row; every subgroup does it for itself."""
+    done = [i for i, arrays in k.workspace.items()]
+    if not done:
+        return
+    splits, within = k.candidate.splits, tirx.FloorMod(k.lane, imm(k.subgroup))
+    combiners = tuple(k.program.reductions[i].combiner for i in done)
+    values: list[tuple[Any, ...]] = []
+    for i in done:
+        r = k.program.reductions[i]
+        mine: tuple[Any, ...] | None = None
+        for first in range(0, splits, k.subgroup):
+            part = imm(first) + within
+            cells = []
+            for item, array in enumerate(k.workspace[i]):
+                cell = k.block.alloc("part", 1, str(array.ty.dtype))
+                k.block.store(cell, 0, _start(r, item))
+                with k.block.when(tirx.LT(part, imm(splits)) if first + k.subgroup > splits else None) as inside:
+                    at = cast(k.row, "int64") * imm(splits, "int64") + cast(part, "int64")
+                    inside.store(cell, 0, load(array, at))
+                cells.append(k.block.bind("p", load(cell, 0)))
+            mine = tuple(cells) if mine is None else named(k.block, combine(r.combiner, mine, tuple(cells)))
+        assert mine is not None
+        values.append(mine)
+    lanes = Lanes(width=k.subgroup, packing=1, subgroup=k.subgroup, lane=k.lane, program=k.slot, kind=k.kind)
+    for i, total in zip(done, reduce_lanes(k.block, combiners, values, lanes, "gathered"), strict=True):
+        _learn(k, i, total)
 
 
 def _launch(k: Kernel) -> Any:
@@ -124,7 +211,7 @@ def _launch(k: Kernel) -> Any:
         threads.append((k.slot, "threadIdx.y", imm(packing)))
     block_var = k.known[_GROUP]
     threads.append((block_var, "blockIdx.x", cast(groups, str(block_var.ty.dtype))))
-    if k.candidate.splits > 1:
+    if k.cluster:
         threads.append((tirx.Var("rank", "int32"), "clusterCtaIdx.x", imm(k.candidate.splits)))
     return launch(k.block.stmt(), tuple(threads))
 
@@ -178,7 +265,8 @@ def _place(k: Kernel) -> None:
     if c.splits > 1:
         k.rank = k.block.bind("part", tirx.FloorMod(group, imm(c.splits)))
         row = cast(tirx.FloorDiv(group, imm(c.splits)), it)
-        cluster.arrive(k.block)
+        if k.cluster:
+            cluster.arrive(k.block)
     if c.packing > 1:
         row = row * imm(c.packing, it) + cast(k.slot, it)
         rows = _rows(k)
@@ -293,7 +381,6 @@ def _walk(k: Kernel, number: int, walk_: passes.Pass) -> None:
     if walk_.reductions or walk_.outputs:
         _columns(k, number, walk_, accs)
     _collective(k, number, walk_, accs)
-    _row_outputs(k, walk_)
 
 
 def _accumulators(k: Kernel, walk_: passes.Pass) -> dict[int, list[Any]]:
@@ -541,7 +628,7 @@ def _collective(k: Kernel, number: int, walk_: passes.Pass, accs: dict[int, list
         lane=k.lane,
         program=k.slot,
         kind=k.kind,
-        groups=k.candidate.splits,
+        groups=k.candidate.splits if k.cluster else 1,
         rank=k.rank,
         begun=k.begun,
     )
@@ -551,10 +638,27 @@ def _collective(k: Kernel, number: int, walk_: passes.Pass, accs: dict[int, list
         for i in walk_.reductions:
             k.block.add(tirx.AttrStmt(imm(0), "tirx_reduce.collective", imm(i), tirx.Evaluate(imm(0))))
         k.block.stmts.extend(block.stmts)
+    if k.rank is not None and not k.cluster:
+        _leave(k, walk_, totals)
+        return
     for i, total in zip(walk_.reductions, totals, strict=True):
-        r = k.program.reductions[i]
-        for item, (value, dtype) in enumerate(zip(total, r.dtypes, strict=True)):
-            k.known[RowValue(i, item, dtype)] = k.block.settle("r", _finished(k, r, item, value, dtype))
+        _learn(k, i, total)
+
+
+def _learn(k: Kernel, i: int, total: tuple[Any, ...]) -> None:
+    """The row values of reduction `i` are known from here on."""
+    r = k.program.reductions[i]
+    for item, (value, dtype) in enumerate(zip(total, r.dtypes, strict=True)):
+        k.known[RowValue(i, item, dtype)] = k.block.settle("r", _finished(k, r, item, value, dtype))
+
+
+def _leave(k: Kernel, walk_: passes.Pass, totals: list[tuple[Any, ...]]) -> None:
+    """One lane leaves the partial results of its group for the next launch."""
+    at = cast(k.row, "int64") * imm(k.candidate.splits, "int64") + cast(k.rank, "int64")
+    with k.block.when(tirx.EQ(k.lane, imm(0))) as first:
+        for i, total in zip(walk_.reductions, totals, strict=True):
+            for array, value in zip(k.workspace[i], total, strict=True):
+                first.store(array, at, value)
 
 
 def _finished(k: Kernel, r: Reduction, item: int, value: Any, dtype: str) -> Any:

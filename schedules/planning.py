@@ -289,6 +289,7 @@ def _kernel(reading: Any, candidate: Candidate, limits: DeviceLimits, plain: boo
         candidate,
         kind=limits.kind,
         subgroup=limits.subgroup_size,
+        max_cluster=limits.max_cluster,
         plain=plain,
     )
 
