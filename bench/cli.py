@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from tirx_reduce import __version__
-from tirx_reduce.bench import cli_arguments
+from tirx_reduce.bench import cli_arguments, cli_study_arguments
 from tirx_reduce.errors import ReduceError
 
 PROG = "tirx-reduce"
@@ -40,7 +40,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"{PROG} {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
-    for verb in cli_arguments.VERBS:
+    for verb in (*cli_arguments.PLAN_VERBS, *cli_study_arguments.STUDY_VERBS):
         sub = verbs.add_parser(
             verb.name,
             help=verb.summary,

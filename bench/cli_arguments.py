@@ -61,12 +61,13 @@ def _policy(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--policy", default="analytic", help="who prices the mappings (default: %(default)s)")
     parser.add_argument("--calibration", metavar="FILE", help="of the policy (default: the packaged one)")
     limits = parser.add_argument_group("hard limits, where they are to be tighter than the device's")
-    limits.add_argument("--max-threads", type=_positive, metavar="N", help="threads of a group")
-    limits.add_argument("--private-scalars", type=_positive, metavar="N", help="values that a lane may keep")
-    limits.add_argument("--shared-bytes", type=_positive, metavar="N", help="threadgroup memory of a group")
+    limits.add_argument("--max-threads", type=positive, metavar="N", help="threads of a group")
+    limits.add_argument("--private-scalars", type=positive, metavar="N", help="values that a lane may keep")
+    limits.add_argument("--shared-bytes", type=positive, metavar="N", help="threadgroup memory of a group")
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """A whole number of 1 or more."""
     try:
         value = int(text)
     except ValueError:
@@ -76,7 +77,8 @@ def _positive(text: str) -> int:
     return value
 
 
-def _seed(text: str) -> int:
+def seed(text: str) -> int:
+    """A whole number of 0 or more."""
     try:
         value = int(text)
     except ValueError:
@@ -86,35 +88,36 @@ def _seed(text: str) -> int:
     return value
 
 
-def _plan_arguments(parser: argparse.ArgumentParser) -> None:
+def plan_arguments(parser: argparse.ArgumentParser) -> None:
+    """What every verb that plans takes."""
     _subject(parser)
     _target(parser)
     _policy(parser)
 
 
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
-    _plan_arguments(parser)
-    parser.add_argument("--rows-limit", type=_positive, metavar="N", help="rows the CPU model runs at most")
-    parser.add_argument("--seed", type=_seed, default=0, help="of the inputs (default: %(default)s)")
+    plan_arguments(parser)
+    parser.add_argument("--rows-limit", type=positive, metavar="N", help="rows the CPU model runs at most")
+    parser.add_argument("--seed", type=seed, default=0, help="of the inputs (default: %(default)s)")
     parser.add_argument(
         "--cpu-model", action="store_true", help="run on the CPU model of the GPU even where a GPU exists"
     )
     parser.add_argument(
-        "--top", type=_positive, default=5, metavar="N", help="runners-up printed (default: 5)"
+        "--top", type=positive, default=5, metavar="N", help="runners-up printed (default: 5)"
     )
 
 
 def _explain_arguments(parser: argparse.ArgumentParser) -> None:
-    _plan_arguments(parser)
+    plan_arguments(parser)
     parser.add_argument(
-        "--top", type=_positive, default=12, metavar="N", help="candidates printed (default: 12)"
+        "--top", type=positive, default=12, metavar="N", help="candidates printed (default: 12)"
     )
     parser.add_argument("--all", action="store_true", help="print every candidate and every refusal")
     parser.add_argument("--source", action="store_true", help="print the emitted text as well, marked")
 
 
 def _show_arguments(parser: argparse.ArgumentParser) -> None:
-    _plan_arguments(parser)
+    plan_arguments(parser)
     parser.add_argument("--source", action="store_true", help="the emitted Metal or CUDA text (default)")
     parser.add_argument("--tir", action="store_true", help="the scheduled PrimFunc as TVMScript")
     parser.add_argument("--input", action="store_true", help="the PrimFunc as it comes in")
@@ -122,9 +125,9 @@ def _show_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _emulate_arguments(parser: argparse.ArgumentParser) -> None:
-    _plan_arguments(parser)
-    parser.add_argument("--rows-limit", type=_positive, metavar="N", help="rows to run at most")
-    parser.add_argument("--seed", type=_seed, default=0, help="of the inputs (default: %(default)s)")
+    plan_arguments(parser)
+    parser.add_argument("--rows-limit", type=positive, metavar="N", help="rows to run at most")
+    parser.add_argument("--seed", type=seed, default=0, help="of the inputs (default: %(default)s)")
     parser.add_argument(
         "--orders", default="forward,reverse,random", help="orders of lanes, by commas (default: %(default)s)"
     )
@@ -148,7 +151,7 @@ def _schema_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("of", nargs="?", metavar="VERB", help="the verb (default: all of them)")
 
 
-VERBS: tuple[Verb, ...] = (
+PLAN_VERBS: tuple[Verb, ...] = (
     Verb(
         name="run",
         summary="plan, build, run and verify one operator",
@@ -168,7 +171,7 @@ VERBS: tuple[Verb, ...] = (
         "  tirx-reduce plan softmax 37x1537\n"
         "  tirx-reduce plan softmax 768x6144 --json > plan.json",
         handler="cli_plan:plan",
-        add_arguments=_plan_arguments,
+        add_arguments=plan_arguments,
     ),
     Verb(
         name="explain",

@@ -94,6 +94,11 @@ FUNCTION = _object(
 FINDING = _object(
     {"what": STRING, "state": {"enum": ["ok", "note", "fault"]}, "seen": STRING, "mend": STRING}
 )
+SUMMARY: Schema = {
+    "type": "object",
+    "required": ["reference", "cases"],
+    "properties": {"reference": STRING, "cases": _list(ANY_OBJECT)},
+}
 RUN = {"subject": STRING, "target": STRING, "plan": PLAN, "ran": RAN, "verified": VERIFIED}
 
 SCHEMAS: dict[str, Schema] = {
@@ -103,5 +108,33 @@ SCHEMAS: dict[str, Schema] = {
     "explain": _object({"target": STRING, "functions": _list(FUNCTION)}),
     "show": _object({}, {"source": STRING, "tir": STRING, "input": STRING}),
     "doctor": _object({"findings": _list(FINDING)}),
+    "bench": _object(
+        {
+            "subject": STRING,
+            "device": STRING,
+            "plan": PLAN,
+            "status": {"enum": ["measured", "failed"]},
+            "reason": _or_null("string"),
+            "bytes_moved": INTEGER,
+            "median_us": _or_null("object"),
+        }
+    ),
+    "search": _object(
+        {"records": STRING, "trials": INTEGER, "measured": INTEGER, "infeasible": INTEGER, "failed": INTEGER}
+    ),
+    "fit": _object({"calibration": _or_null("string"), "profile": ANY_OBJECT}),
+    "replay": _object(
+        {
+            "records": STRING,
+            "phase": {"enum": ["collect", "freeze", "run"]},
+            "freeze": _or_null("string"),
+            "summary": {"anyOf": [SUMMARY, {"type": "null"}]},
+        }
+    ),
+    "audit": _object({"ok": BOOLEAN, "receipt": _list(STRING), "failure": _or_null("string")}),
+    "ablate": _object({"records": STRING, "summary": SUMMARY}),
+    "compare": _object({"records": STRING, "summary": SUMMARY}),
+    "study": _object({"folder": STRING, "steps": _list(STRING), "failure": _or_null("string")}),
+    "plot": _object({"files": _list(STRING), "points": INTEGER}),
     "error": _object({"error": _object({"type": STRING, "message": STRING})}),
 }

@@ -114,6 +114,8 @@ class Progress:
         shown: bool | None = None,
     ) -> None:
         self.total, self.what, self.done = total, what, 0
+        self.already = 0
+        """Done before the clock started, as in a run that is resumed."""
         self.stream = sys.stderr if stream is None else stream
         self.clock = clock
         self.shown = self.stream.isatty() if shown is None else shown
@@ -127,9 +129,10 @@ class Progress:
     def text(self, note: str = "") -> str:
         """The line."""
         left = ""
-        if 0 < self.done < self.total:
+        here = self.done - self.already
+        if here > 0 and self.done < self.total:
             spent = self.clock() - self.start
-            left = f", {duration(spent / self.done * (self.total - self.done))} left"
+            left = f", {duration(spent / here * (self.total - self.done))} left"
         return f"{self.what} {self.done}/{self.total}{left}{'  ' + note if note else ''}"
 
     def show(self, note: str = "") -> None:

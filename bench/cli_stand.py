@@ -1,0 +1,157 @@
+"""From parsed arguments to the place where kernels run, and to cohorts and timing options."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tirx_reduce.bench.build import Case, Workers
+from tirx_reduce.bench.cohorts import OPERATORS, cases
+from tirx_reduce.bench.measure import Options
+from tirx_reduce.bench.shapes import Shape, parse_shape
+from tirx_reduce.bench.targets import device_of, read_target
+from tirx_reduce.bench.terminal import Progress
+from tirx_reduce.bench.workloads import dtype_name, get_workload
+from tirx_reduce.errors import ReduceError
+
+
+def find_target(args: argparse.Namespace) -> Any:
+    """The target that was named, or that of the device that is here.
+
+    Raises
+    ------
+    ReduceError
+        None was named and no device answers.
+    """
+    if args.target is not None:
+        return read_target(args.target)
+    for kind in ("metal", "cuda"):
+        if device_of(kind) is not None:
+            return read_target(kind)
+    if args.stand_in or args.rpc:
+        raise ReduceError("no target was named; --stand-in and --rpc need --target metal or --target cuda")
+    raise ReduceError("no Metal or CUDA device answers here; needs one, or --rpc, or --stand-in for a trial")
+
+
+@contextmanager
+def stand_of(args: argparse.Namespace) -> Iterator[Any]:
+    """The stand that the arguments name; its builds are thrown away unless `--scratch` names a folder.
+
+    Raises
+    ------
+    ReduceError
+        There is no such device.
+    """
+    from tirx_reduce.bench.stand import local_stand
+
+    target = find_target(args)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(args.scratch or scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        # A commit that is named is clean unless it is said to be dirty.
+        dirty = args.dirty if args.commit else None
+        if args.rpc is None:
+            yield local_stand(target, folder, stand_in=args.stand_in, commit=args.commit, dirty=dirty)
+        else:
+            yield _remote(args, target, folder, dirty)
+
+
+def _remote(args: argparse.Namespace, target: Any, folder: Path, dirty: bool | None) -> Any:
+    from tvm import rpc
+
+    from tirx_reduce.bench.stand import RpcStand
+
+    host, _, port = args.rpc.rpartition(":")
+    if not host or not port.isdigit():
+        raise ReduceError(f"--rpc {args.rpc!r} is not read; needs HOST:PORT")
+    for name in ("key", "device_name"):
+        if getattr(args, name) is None:
+            raise ReduceError(f"--rpc without --{name.replace('_', '-')}; needs both --key and --device-name")
+    try:
+        remote = rpc.connect_tracker(host, int(port)).request(args.key)
+    except Exception as error:
+        # TVM's client raises OSError, RuntimeError or its own errors, by where the connection fails.
+        raise ReduceError(
+            f"no server {args.key!r} at tracker {args.rpc} ({type(error).__name__}); "
+            "needs a running `python -m tvm.exec.rpc_server --tracker`"
+        ) from error
+    kind = "cpu" if args.stand_in else str(target.kind.name)
+    return RpcStand(
+        target=target,
+        remote=remote,
+        device=remote.device(kind, 0),
+        name=args.device_name,
+        folder=folder,
+        stand_in=args.stand_in,
+        commit=args.commit,
+        dirty=dirty,
+    )
+
+
+def cohort_of(args: argparse.Namespace, shapes: Sequence[Shape]) -> tuple[Case, ...]:
+    """The cases that were named, with the published ones in place of what was not.
+
+    Raises
+    ------
+    ReduceError
+        An operator, shape or dtype is not known.
+    """
+    named = [parse_shape(s) for s in args.shapes] if args.shapes else list(shapes)
+    operators = args.operators or list(OPERATORS)
+    dtypes = [dtype_name(d) for d in args.dtypes]
+    for operator in operators:
+        for dtype in dtypes:
+            get_workload(operator).check_dtype(dtype)
+    return cases(operators=operators, shapes=named, dtypes=dtypes)
+
+
+def timing_of(args: argparse.Namespace, published: Options) -> Options:
+    """The published timing with what was named in its place."""
+    given: dict[str, Any] = {
+        name: getattr(args, name)
+        for name in ("samples", "batch_ms", "warmup_ms")
+        if getattr(args, name) is not None
+    }
+    return replace(published, **given)
+
+
+@contextmanager
+def workers_of(args: argparse.Namespace) -> Iterator[Any]:
+    """Build processes, or 0 for none."""
+    if not args.workers:
+        yield 0
+        return
+    with Workers(args.workers) as pool:
+        yield pool
+
+
+class Report:
+    """Progress on standard error: one line with the time left on a terminal, else a line now and then."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet
+        self.bar: Progress | None = None
+
+    def __call__(self, done: int, total: int, what: str) -> None:
+        """`done` of `total`, and what that was."""
+        if self.quiet or not total:
+            return
+        if self.bar is None or self.bar.total != total:
+            self.bar = Progress(total, "done")
+            self.bar.already = done
+        self.bar.done = done
+        if self.bar.shown:
+            self.bar.show(what)
+        elif done == total or done % 10 == 0:
+            self.bar.stream.write(f"{self.bar.text(what)}\n")
+            self.bar.stream.flush()
+
+    def close(self) -> None:
+        """Take the line away."""
+        if self.bar is not None:
+            self.bar.close()
