@@ -173,7 +173,7 @@ def _warm_up(session: Session, options: Options) -> tuple[list[float], float]:
 
 
 def _batch(seconds: float, launch_s: float) -> int:
-    return max(1, min(MAX_BATCH, math.ceil(seconds / launch_s)))
+    return max(1, min(MAX_BATCH, round(min(seconds / launch_s, MAX_BATCH))))
 
 
 def _sampler(session: Session, name: str, count: int) -> Callable[[], tuple[float, int]]:
