@@ -252,6 +252,12 @@ class GroupPlan:
         """The plan as one line of JSON, always the same for the same plan."""
         return json.dumps(_plan_to_dict(self), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from . import describe_html  # printing is a room of its own
+
+        return describe_html.plan_to_html(self)
+
     @classmethod
     def from_json(cls, text: str) -> GroupPlan:
         """The plan that `to_json` wrote.

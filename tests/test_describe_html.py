@@ -1,0 +1,64 @@
+"""The HTML of a plan: well formed, complete, escaped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from html.parser import HTMLParser
+
+from tirx_reduce import schedules
+from tirx_reduce.bench.workloads import get_workload
+from tirx_reduce.describe_html import SHOWN, plan_to_html
+from tirx_reduce.values import CostEstimate, GroupPlan
+
+VOID = {"br", "hr", "img"}
+
+
+class Balance(HTMLParser):
+    """Open tags, and the texts of cells."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.cells: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "td":
+            self.cells.append(data)
+
+
+def softmax_plan() -> GroupPlan:
+    return schedules.plan(get_workload("softmax").func((768, 6144)), "metal")
+
+
+def test_every_priced_candidate_and_every_kind_of_refusal_stands_there() -> None:
+    plan = softmax_plan()
+    page = Balance()
+    page.feed(plan_to_html(plan))
+    page.close()
+    assert page.open == []
+    priced = [c for c, v in plan.rejected if isinstance(v, CostEstimate)]
+    assert page.cells.count("W=384 V=4 reload") == 1
+    assert sum(f"W={c.width} V={c.vector} {c.reuse}" in page.cells for c in priced) == len(priced)
+    assert len(priced) > SHOWN
+    assert "winner, incumbent" in page.cells
+    assert "private: 192 scalars a lane; limit 64" in page.cells
+
+
+def test_names_are_escaped() -> None:
+    plan = replace(softmax_plan(), policy="<b>&", extrapolated=True)
+    html = plan_to_html(plan)
+    assert "&lt;b&gt;&amp;" in html
+    assert "<b>&" not in html
+    assert "extrapolated" in html
+
+
+def test_notebooks_show_it() -> None:
+    plan = softmax_plan()
+    assert plan._repr_html_() == plan_to_html(plan)

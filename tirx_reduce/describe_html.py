@@ -1,0 +1,131 @@
+"""A plan as HTML for notebooks: winner, price, the other candidates, the refusals. Plain values in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from .values import Candidate, CostEstimate, GroupPlan
+
+SHOWN = 12
+"""Priced candidates in the open part of the table; the rest folds away."""
+
+_TABLE = "border-collapse:collapse;font-variant-numeric:tabular-nums"
+_CELL = "padding:2px 10px;text-align:{align};border-bottom:1px solid rgba(128,128,128,.35)"
+
+
+def plan_to_html(plan: GroupPlan) -> str:
+    """`plan` as a fragment of HTML that needs no script and reads in light and dark.
+
+    Parameters
+    ----------
+    plan : GroupPlan
+        Of any policy; what the policy priced or refused is taken from it.
+    """
+    features, limits = plan.features, plan.limits
+    head = (
+        f"<b>{escape(_mapping(plan.candidate))}</b> by policy <code>{escape(plan.policy)}</code> "
+        f"on {escape(limits.kind)}: {features.rows} rows × {features.columns} columns, "
+        f"{features.threadgroups} groups × {plan.width * plan.packing} threads"
+    )
+    price = (
+        f"price {_number(plan.estimate.kernel_score)} {escape(plan.estimate.unit)} "
+        f"(local {_number(plan.estimate.local)}, launch {_number(plan.estimate.launch)})"
+    )
+    notes = []
+    if plan.extrapolated:
+        notes.append("extrapolated: the calibration never saw this width")
+    if plan.incumbent is not None and plan.incumbent != plan.candidate:
+        notes.append(f"the incumbent would take {escape(_mapping(plan.incumbent))}")
+    for (first, last), variant in plan.variants:
+        end = "∞" if last is None else str(last)
+        notes.append(f"rows {first} to {end}: {escape(_mapping(variant.candidate))}")
+    parts = [f"<div>{head}</div>", f"<div>{price}</div>", *(f"<div>{note}</div>" for note in notes)]
+    parts.append(_prices(plan))
+    parts.append(_refusals(plan))
+    hard = (
+        f"limits: subgroup {limits.subgroup_size}, {limits.max_threads} threads, "
+        f"{limits.shared_bytes} bytes shared, {limits.private_scalars} private values a lane"
+    )
+    parts.append(f"<div><small>{hard}</small></div>")
+    return f'<div class="tirx-reduce-plan">{"".join(parts)}</div>'
+
+
+def _prices(plan: GroupPlan) -> str:
+    losers = [(c, v) for c, v in plan.rejected if isinstance(v, CostEstimate)]
+    losers.sort(key=lambda pair: pair[1].kernel_score)
+    rows = [_price_row(plan, c, e) for c, e in [(plan.candidate, plan.estimate), *losers]]
+    head = ["mapping", plan.estimate.unit, "× winner", "local", "launch", ""]
+    table = _table(head, rows[:SHOWN])
+    if len(rows) > SHOWN:
+        rest = _table(head, rows[SHOWN:])
+        table += f"<details><summary>{len(rows) - SHOWN} dearer candidates</summary>{rest}</details>"
+    return table
+
+
+def _price_row(plan: GroupPlan, candidate: Candidate, estimate: CostEstimate) -> list[str]:
+    notes = [
+        word
+        for word, is_it in (
+            ("winner", candidate == plan.candidate),
+            ("incumbent", candidate == plan.incumbent),
+        )
+        if is_it
+    ]
+    return [
+        _mapping(candidate),
+        _number(estimate.kernel_score),
+        f"{estimate.kernel_score / plan.estimate.kernel_score:.3f}",
+        _number(estimate.local),
+        _number(estimate.launch),
+        ", ".join(notes),
+    ]
+
+
+def _refusals(plan: GroupPlan) -> str:
+    refused = [(c, v) for c, v in plan.rejected if isinstance(v, str)]
+    if not refused:
+        return ""
+    # Reasons of one kind differ only in their numbers.
+    kinds: dict[str, list[tuple[Candidate, str]]] = {}
+    for candidate, reason in refused:
+        kinds.setdefault(re.sub(r"\d+", "#", reason), []).append((candidate, reason))
+    rows = [[str(len(found)), found[0][1], _mapping(found[0][0])] for found in kinds.values()]
+    rows.sort(key=lambda row: -int(row[0]))
+    table = _table(["refused", "because (one example)", "such as"], rows)
+    return f"<details><summary>{len(refused)} refused candidates</summary>{table}</details>"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    body = [list(row) for row in rows]
+    aligns = [
+        "right" if body and all(_is_number(row[i]) for row in body) else "left" for i in range(len(head))
+    ]
+    top = "".join(_cell("th", text, align) for text, align in zip(head, aligns, strict=True))
+    lines = [
+        "<tr>" + "".join(_cell("td", text, align) for text, align in zip(row, aligns, strict=True)) + "</tr>"
+        for row in body
+    ]
+    return f'<table style="{_TABLE}"><thead><tr>{top}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
+
+
+def _cell(tag: str, text: str, align: str) -> str:
+    return f'<{tag} style="{_CELL.format(align=align)}">{escape(text)}</{tag}>'
+
+
+def _is_number(text: str) -> bool:
+    return bool(re.fullmatch(r"-?\d[\d.e+-]*", text))
+
+
+def _mapping(candidate: Candidate) -> str:
+    extra = [
+        f"{letter}={value}"
+        for letter, value in (("P", candidate.packing), ("U", candidate.unroll), ("S", candidate.splits))
+        if value != 1
+    ]
+    return " ".join([f"W={candidate.width}", f"V={candidate.vector}", *extra, candidate.reuse])
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) and abs(value) < 1e9 else f"{value:.4g}"
