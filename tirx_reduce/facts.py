@@ -13,7 +13,9 @@ from . import compat
 from .errors import Unsupported
 from .facts_blocks import Block, Store, read_blocks
 from .facts_count import count as count
-from .facts_exprs import Mismatch, Reader, Scope, stored_at
+from .facts_exprs import Mismatch, Reader
+from .facts_index import Scope
+from .facts_owner import stored_at
 from .facts_reduce import Reductions, row_space
 from .facts_shape import check_payload, summary
 from .facts_space import ZERO

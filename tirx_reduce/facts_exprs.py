@@ -6,7 +6,6 @@ In go a function's blocks, out come values at (row, column). Refused: what has n
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from tvm import tirx
@@ -14,10 +13,12 @@ from tvm import tirx
 from . import compat
 from .errors import Unsupported
 from .facts_blocks import Block, Body, Store
-from .facts_ops import INTEGERS, Ops, is_float, wide
+from .facts_index import ARITHMETIC, Indices, Scope
+from .facts_ops import wide
+from .facts_owner import stored_at
 from .facts_poly import Polynomial
-from .facts_space import ZERO, Space, int64
-from .program import Access, Expr, Load, Op, Scalar, Sym, uses_column
+from .facts_space import ZERO, int64
+from .program import Access, Expr, Load, Op, Scalar
 
 _BINARY = {
     tirx.Add: "add",
@@ -39,8 +40,6 @@ _BINARY = {
     tirx.LShift: "shift_left",
     tirx.RShift: "shift_right",
 }
-_INDEX = frozenset({tirx.Add, tirx.Sub, tirx.Mul, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max})
-_TESTS = frozenset({tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE, tirx.And, tirx.Or})
 _UNARY_CALLS = frozenset(
     [
         "exp",
@@ -78,28 +77,11 @@ class Mismatch(Unsupported):
     """The tried placement of a block on the row space does not fit what the block reads."""
 
 
-@dataclass(slots=True)
-class Scope:
-    """Where an expression stands: a block and the canonical indices of its iterators."""
-
-    block: Block | None
-    iters: dict[Any, Any]
-    lets: dict[Any, Any]
-    memo: dict[tuple[Any, bool], Expr] = field(default_factory=dict)
-    own: dict[Any, tuple[Expr, tuple[Any, ...]]] = field(default_factory=dict)
-    """Accumulators of the reduction that is being read and where they stand, by buffer."""
-
-
-class Reader:
+class Reader(Indices):
     """Evaluates expressions of one function over its row space."""
 
     def __init__(self, func: Any, body: Body) -> None:
-        self.ops = Ops()
-        self.space = Space(self.ops)
-        self.params = list(func.params)
-        self.number = {p: i for i, p in enumerate(self.params)}
-        self.body = body
-        self.symbols: dict[str, Any] = {}
+        super().__init__(func, body)
         self.loads: dict[Load, Polynomial] = {}
         """Offset of every load."""
         self.indices: dict[Load, tuple[Any, ...]] = {}
@@ -109,82 +91,8 @@ class Reader:
                 self.defined.setdefault(store.buffer, []).append((block, store))
         self.reduce: Callable[[Block, Store, tuple[Any, ...]], Expr] | None = None
         """How a value of a reduction block is read; set by whoever knows the reductions."""
-        self._symbol_vars: dict[Any, Any] = {}
         self._values: dict[Any, Expr] = {}
-        self._strides: dict[Any, tuple[Any, ...]] = {}
         self._guards = 0
-
-    # Indices
-
-    def extent(self, expr: Any) -> Any:
-        """An extent of the function, over canonical symbols."""
-        return self.space.simplify(self._index(expr, Scope(block=None, iters={}, lets=self.body.lets)))
-
-    def index(self, expr: Any, scope: Scope) -> Any:
-        """An index of the function over canonical variables."""
-        if isinstance(expr, compat.Var) and expr in scope.iters:
-            return scope.iters[expr]
-        return self.space.simplify(self._index(expr, scope))
-
-    def _index(self, expr: Any, scope: Scope) -> Any:
-        if isinstance(expr, tirx.IntImm):
-            return int64(expr.value)
-        if isinstance(expr, compat.Var):
-            return self._index_var(expr, scope)
-        if isinstance(expr, tirx.Cast) and str(expr.value.ty.dtype) in INTEGERS:
-            return self._index(expr.value, scope)
-        if type(expr) in _INDEX or (type(expr) in _TESTS and self._integral(expr.a)):
-            return type(expr)(self._index(expr.a, scope), self._index(expr.b, scope))
-        if isinstance(expr, tirx.Select):
-            return tirx.Select(
-                self._index(expr.condition, scope),
-                self._index(expr.true_value, scope),
-                self._index(expr.false_value, scope),
-            )
-        value = self.value(expr, scope)
-        if is_float(value.dtype):
-            raise Unsupported(f"an index of dtype {value.dtype}; needs integer indices")
-        if value.dtype == "bool":
-            raise Unsupported(f"an index that depends on the condition {expr}; needs integer arithmetic")
-        return self.space.lookup(value, uses_column(value))
-
-    @staticmethod
-    def _integral(expr: Any) -> bool:
-        return str(expr.ty.dtype) in INTEGERS
-
-    def _index_var(self, var: Any, scope: Scope) -> Any:
-        if var in scope.iters:
-            return scope.iters[var]
-        if var in scope.lets:
-            return self._index(scope.lets[var], scope)
-        return self._symbol(var)
-
-    def _symbol(self, var: Any) -> Any:
-        if var in self._symbol_vars:
-            return self._symbol_vars[var]
-        dtype = str(var.ty.dtype)
-        if dtype not in INTEGERS:
-            raise Unsupported(f"{var.name} of dtype {dtype} in an index; needs integers")
-        if var in self.number:
-            found = self.space.symbol(self.ops.share(Scalar(self.number[var], dtype)), var.name)
-        else:
-            found = self.space.symbol(self.sym(var), var.name)
-            self.space.assume_positive(found)
-        self._symbol_vars[var] = found
-        return found
-
-    def sym(self, var: Any) -> Expr:
-        """The symbol of a free variable, under a name of its own."""
-        for name, known in self.symbols.items():
-            if known.same_as(var):
-                return self.ops.share(Sym(name, str(var.ty.dtype)))
-        name = var.name
-        while name in self.symbols:
-            name += "_"
-        self.symbols[name] = var
-        return self.ops.share(Sym(name, str(var.ty.dtype)))
-
-    # Values
 
     def value(self, expr: Any, scope: Scope) -> Expr:
         """The value of `expr`, widened."""
@@ -226,7 +134,7 @@ class Reader:
     def _binary(self, expr: Any, scope: Scope) -> Expr:
         name = _BINARY.get(type(expr))
         if isinstance(expr, tirx.Div | tirx.Mod):
-            integral = self._integral(expr)
+            integral = self.integral(expr)
             name = ("trunc" if integral else "") + ("div" if isinstance(expr, tirx.Div) else "mod")
         if name is None or name == "mod":
             raise Unsupported(
@@ -242,8 +150,8 @@ class Reader:
         if kind is compat.Var:
             return expr in scope.iters
         if kind is tirx.Cast:
-            return self._integral(expr) and self._pure(expr.value, scope)
-        return kind in _INDEX and self._pure(expr.a, scope) and self._pure(expr.b, scope)
+            return self.integral(expr) and self._pure(expr.value, scope)
+        return kind in ARITHMETIC and self._pure(expr.a, scope) and self._pure(expr.b, scope)
 
     def _var(self, var: Any, scope: Scope) -> Expr:
         if var in scope.iters:
@@ -402,22 +310,6 @@ class Reader:
             total = total + int64(start.value)
         return self.space.access(total)
 
-    def strides(self, buffer: Any) -> tuple[Any, ...]:
-        """Elements from one index to the next along every axis."""
-        if buffer not in self._strides:
-            kind = buffer.ty
-            if len(kind.strides):
-                if not all(isinstance(s, tirx.IntImm) for s in kind.strides):
-                    raise Unsupported(
-                        f"{buffer.name} has symbolic strides; needs fixed strides or a compact tensor"
-                    )
-                found = tuple(int64(s.value) for s in kind.strides)
-            else:
-                shape = [self.extent(e) for e in kind.shape]
-                found = tuple(self.space.product(shape[i + 1 :]) for i in range(len(shape)))
-            self._strides[buffer] = found
-        return self._strides[buffer]
-
 
 _READERS: dict[Any, Callable[[Reader, Any, Scope], Expr]] = {
     compat.Var: Reader._var,
@@ -430,56 +322,8 @@ _READERS: dict[Any, Callable[[Reader, Any, Scope], Expr]] = {
     tirx.Or: Reader._logic,
     tirx.BitwiseNot: Reader._bitwise_not,
     tirx.Let: Reader._let,
-    **dict.fromkeys(_INDEX, Reader._arithmetic),
+    **dict.fromkeys(ARITHMETIC, Reader._arithmetic),
 }
-
-
-def stored_at(block: Block, store: Store, indices: tuple[Any, ...]) -> dict[Any, Any]:
-    """The iterators of `block` for which `store` writes at `indices`.
-
-    Raises
-    ------
-    Unsupported
-        If the store does not put every spatial iteration into an element of its own that covers the tensor.
-    """
-    extents = {i.var: i for i in block.iters if not i.reduces}
-    placed = {i.var: ZERO for i in block.iters if i.unit and not i.reduces}
-    shape = store.buffer.ty.shape
-    for at, index, extent in zip(store.indices, indices, shape, strict=True):
-        if isinstance(at, tirx.Cast):
-            at = at.value
-        if isinstance(at, tirx.IntImm) and at.value == 0 and _one(extent):
-            continue
-        iterator = extents.pop(at, None) if isinstance(at, compat.Var) else None
-        if iterator is None:
-            raise _unowned(
-                block, store, "; needs each element owned by one iteration (distinct iterators as indices)"
-            )
-        if not _one(iterator.extent) and not _same(iterator.extent, extent):
-            raise _unowned(
-                block, store, f" for {iterator.extent} of {extent} elements; needs all of them written"
-            )
-        if _one(iterator.extent) and not _one(extent):
-            raise _unowned(block, store, f" for 1 of {extent} elements; needs all of them written")
-        placed[at] = index
-    if any(not i.unit for i in extents.values()):
-        raise _unowned(block, store, " many times; needs every element written once")
-    return placed
-
-
-def _unowned(block: Block, store: Store, why: str) -> Unsupported:
-    at = ", ".join(str(i) for i in store.indices)
-    return Unsupported(f"block {block.name} writes {store.buffer.name}[{at}]{why}")
-
-
-def _one(extent: Any) -> bool:
-    return isinstance(extent, tirx.IntImm) and extent.value == 1
-
-
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, tirx.IntImm) and isinstance(b, tirx.IntImm):
-        return bool(a.value == b.value)
-    return compat.equal(a, b)
 
 
 def _key(index: Any) -> Any:

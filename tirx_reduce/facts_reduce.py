@@ -14,14 +14,24 @@ from tvm import tirx
 from . import compat
 from .errors import Unsupported
 from .facts_blocks import Block, Store
-from .facts_exprs import Mismatch, Reader, Scope, stored_at
-from .facts_ops import LOWEST, NARROW_FLOATS, is_float, wide
+from .facts_combine import (
+    BOOL_CHAINS,
+    CHAINS,
+    arg_pair,
+    chain,
+    chosen,
+    describe,
+    is_identity,
+    linear,
+    replaced,
+)
+from .facts_exprs import Mismatch, Reader
+from .facts_index import Scope
+from .facts_ops import wide
+from .facts_owner import stored_at
 from .facts_space import ZERO
-from .program import ColIndex, Const, Expr, Op, Reduction, RowValue, rewrite, uses_column, walk
+from .program import ColIndex, Expr, Op, Reduction, RowValue, uses_column, walk
 
-_CHAINS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
-_BOOL_CHAINS = {"and": "all", "or": "any", "bitwise_and": "all", "bitwise_or": "any"}
-_MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 _TEXT = {"add": "sum", "mul": "product"}
 
 
@@ -158,7 +168,7 @@ class Reductions:
         value = reader.ops.stored(reader.value(store.value, scope), dtype)
         combiner, element = self._split(block, value, mark)
         init = self._init(block, store, scope)
-        return combiner, element, () if _is_identity(combiner, init, dtype) else (init,)
+        return combiner, element, () if is_identity(combiner, init, dtype) else (init,)
 
     def _flattened(self, block: Block, combiner: str, element: Expr) -> tuple[Expr, Expr, RowValue] | None:
         """(element of the inner reduction, outer element, its mark) where two reductions are one."""
@@ -166,10 +176,10 @@ class Reductions:
         if not marks:
             return None
         inner = self._inner[marks[0]]
-        linear = element == marks[0] or (combiner == "sum" and _linear(element, marks[0]))
-        if len(marks) > 1 or inner.combiner != combiner or not linear:
+        same = element == marks[0] or (combiner == "sum" and linear(element, marks[0]))
+        if len(marks) > 1 or inner.combiner != combiner or not same:
             raise Unsupported(
-                f"block {block.name} reduces another reduction ({_describe(element)}); needs a sum of sums, a"
+                f"block {block.name} reduces another reduction ({describe(element)}); needs a sum of sums, a"
                 " max of maxima and the like, scaled at most"
             )
         return inner.element, element, marks[0]
@@ -191,14 +201,14 @@ class Reductions:
             stored_at(block, store, tuple(reader.index(i, scope) for i in store.indices))
         values = [reader.ops.stored(v, str(s.buffer.ty.dtype)) for s, v in self._new_values(block, scope)]
         inits = [self._init(block, s, scope) for s in block.stores]
-        pair = _arg_pair(values, accumulators) if len(values) == 2 else None
+        pair = arg_pair(values, accumulators) if len(values) == 2 else None
         if pair is not None:
             return Reduced(placed=rows, values=self._arg(block, pair, accumulators))
         results: list[Expr] = []
         for store, value, mark, init in zip(block.stores, values, accumulators, inits, strict=True):
             dtype = str(store.buffer.ty.dtype)
             combiner, element = self._split(block, value, mark)
-            start = () if _is_identity(combiner, init, dtype) else (init,)
+            start = () if is_identity(combiner, init, dtype) else (init,)
             flat = self._flattened(block, combiner, element)
             if self._outer is not None and (flat is None or start):
                 raise Unsupported(f"block {block.name} reduces other rows than the rest; needs one row space")
@@ -209,7 +219,7 @@ class Reductions:
             if _multiplies(store):
                 self.products.append(reduction)
             if flat is not None:
-                total = _replaced(flat[1], flat[2], total)
+                total = replaced(flat[1], flat[2], total)
             results.append(total)
         return Reduced(placed=rows, values=tuple(results))
 
@@ -262,18 +272,18 @@ class Reductions:
 
     def _split(self, block: Block, value: Expr, mark: RowValue) -> tuple[str, Expr]:
         """`value` as (combiner, element) with the accumulator taken out."""
-        found = _chain(value, mark) or _chosen(value, mark)
+        found = chain(value, mark) or chosen(value, mark)
         if found is None or any(isinstance(e, RowValue) and e.reduction == -1 for e in walk(*found[1])):
             raise Unsupported(
-                f"block {block.name} combines in a way that is not recognised ({_describe(value)}); needs"
+                f"block {block.name} combines in a way that is not recognised ({describe(value)}); needs"
                 " a sum, product, max, min, all, any, argmax or argmin"
             )
         name, parts = found
-        if mark.dtype == "bool" and name in _CHAINS:
+        if mark.dtype == "bool" and name in CHAINS:
             raise Unsupported(
                 f"block {block.name} takes a {_TEXT.get(name, name)} of bool; needs all or any, or integers"
             )
-        combiner = _BOOL_CHAINS[name] if mark.dtype == "bool" else _CHAINS[name]
+        combiner = BOOL_CHAINS[name] if mark.dtype == "bool" else CHAINS[name]
         element = parts[0]
         for part in parts[1:]:
             element = self.reader.ops.op(name, element, part)
@@ -286,7 +296,7 @@ class Reductions:
         column = index.args[0] if isinstance(index, Op) and index.name == "cast" else index
         if not isinstance(column, ColIndex):
             raise Unsupported(
-                f"block {block.name} keeps the index {_describe(index)}; needs the index of the column"
+                f"block {block.name} keeps the index {describe(index)}; needs the index of the column"
             )
         if marks[index_item].dtype not in ("int32", "int64"):
             raise Unsupported(
@@ -343,155 +353,5 @@ def _bare(expr: Any) -> Any:
     return expr
 
 
-def _replaced(expr: Expr, old: Expr, new: Expr) -> Expr:
-    return rewrite(expr, lambda e: new if e == old else None)
-
-
-def _linear(expr: Expr, mark: RowValue) -> bool:
-    """Whether `expr` is `mark` times values of the row."""
-    if expr == mark:
-        return True
-    if not (isinstance(expr, Op) and expr.name in ("mul", "div")):
-        return False
-    scaled, factor = expr.args
-    if expr.name == "mul" and mark not in set(walk(scaled)):
-        scaled, factor = factor, scaled
-    return not uses_column(factor) and mark not in set(walk(factor)) and _linear(scaled, mark)
-
-
-def _chain(value: Expr, mark: RowValue) -> tuple[str, list[Expr]] | None:
-    """`acc ∘ a ∘ b` as (∘, [a, b])."""
-    if not isinstance(value, Op):
-        return None
-    name = value.name
-    if name not in (_BOOL_CHAINS if mark.dtype == "bool" else _CHAINS) and name not in _CHAINS:
-        return None
-    parts = list(_operands(value, name, mark))
-    if sum(p == mark for p in parts) != 1:
-        return None
-    rest = [p for p in parts if p != mark]
-    return (name, rest) if rest else None
-
-
-def _operands(expr: Expr, name: str, mark: RowValue) -> list[Expr]:
-    if isinstance(expr, Op) and expr.name == name and any(e == mark for e in walk(expr)):
-        return [p for a in expr.args for p in _operands(a, name, mark)]
-    return [expr]
-
-
-def _chosen(value: Expr, mark: RowValue) -> tuple[str, list[Expr]] | None:
-    """`select(acc > x, acc, x)` and its kin as a max or a min."""
-    taken = _choice(value, mark)
-    if taken is None:
-        return None
-    name, other = taken
-    return ("max" if name in ("gt", "ge") else "min"), [other]
-
-
-def _choice(value: Expr, mark: RowValue) -> tuple[str, Expr] | None:
-    """(relation, x) where `value` keeps the accumulator if `acc relation x`, else takes x."""
-    if not (isinstance(value, Op) and value.name in ("select", "if_then_else")):
-        return None
-    condition, yes, no = value.args
-    relation = _relation(condition, mark)
-    if relation is None:
-        return None
-    name, other = relation
-    if yes == mark and no == other:
-        return name, other
-    if no == mark and yes == other:
-        return {"gt": "le", "ge": "lt", "lt": "ge", "le": "gt"}[name], other
-    return None
-
-
-def _relation(condition: Expr, mark: RowValue) -> tuple[str, Expr] | None:
-    """`condition` as (relation, x) of `acc relation x`."""
-    if not (isinstance(condition, Op) and condition.name in _MIRRORED):
-        return None
-    a, b = condition.args
-    if a == mark:
-        return condition.name, b
-    if b == mark:
-        return _MIRRORED[condition.name], a
-    return None
-
-
-def _arg_pair(values: list[Expr], marks: list[RowValue]) -> tuple[str, int, Expr, Expr] | None:
-    """(combiner, which is the index, index, value), if it is an argmax or argmin with the lowest index."""
-    for item in (0, 1):
-        kept, index_mark, value_mark = values[1 - item], marks[item], marks[1 - item]
-        best = _extreme(kept, value_mark)
-        if best is None or is_float(index_mark.dtype):
-            continue
-        combiner, value = best
-        index = _kept_index(values[item], index_mark, value_mark, value, "gt" if combiner == "max" else "lt")
-        if index is not None:
-            return "arg" + combiner, item, index, value
-    return None
-
-
-def _extreme(kept: Expr, mark: RowValue) -> tuple[str, Expr] | None:
-    found = _chain(kept, mark)
-    if found is None or found[0] not in ("max", "min"):
-        found = _chosen(kept, mark)
-    if found is None or len(found[1]) != 1:
-        return None
-    return found[0], found[1][0]
-
-
-def _kept_index(
-    picked: Expr, index_mark: RowValue, value_mark: RowValue, value: Expr, better: str
-) -> Expr | None:
-    """The column's index in `select(acc better value or tie, kept, index)`, ties keeping the lower one."""
-    if not (isinstance(picked, Op) and picked.name in ("select", "if_then_else")):
-        return None
-    condition, yes, no = picked.args
-    if no == index_mark:  # select(value better acc, index, kept): the serial order keeps the first of equals
-        relation = _relation(condition, value_mark)
-        opposite = {"gt": "lt", "lt": "gt"}[better]
-        return yes if relation == (opposite, value) else None
-    if yes != index_mark:
-        return None
-    relation = _relation(condition, value_mark)
-    if relation is not None:
-        return no if relation == (better[0] + "e", value) else None
-    if not (isinstance(condition, Op) and condition.name == "or"):
-        return None
-    for first, second in (condition.args, condition.args[::-1]):
-        if _relation(first, value_mark) != (better, value):
-            continue
-        if isinstance(second, Op) and second.name == "and":
-            for tie, lower in (second.args, second.args[::-1]):
-                equal = isinstance(tie, Op) and tie.name == "eq" and set(tie.args) == {value_mark, value}
-                if equal and _relation(lower, index_mark) in (("lt", no), ("le", no)):
-                    return no
-    return None
-
-
-def _is_identity(combiner: str, init: Expr, dtype: str) -> bool:
-    """Whether `init` leaves every value as it is; the lowest finite value counts as minus infinity."""
-    if not isinstance(init, Const):
-        if isinstance(init, Op) and init.name == "cast" and dtype in NARROW_FLOATS:
-            inner = init.args[0]
-            if isinstance(inner, Op) and inner.name == "cast" and isinstance(inner.args[0], Const):
-                return _is_identity(combiner, inner.args[0], dtype)
-        return False
-    value = init.value
-    if combiner in ("sum", "any"):
-        return bool(value == 0)
-    if combiner in ("prod", "all"):
-        return bool(value == 1)
-    if is_float(dtype):
-        return bool(value <= LOWEST[dtype]) if combiner == "max" else bool(value >= -LOWEST[dtype])
-    return bool(value == (compat.lowest(dtype) if combiner == "max" else compat.highest(dtype)))
-
-
 def _shape(extents: Any) -> str:
     return "×".join(str(getattr(e, "value", e)) for e in extents) or "1"
-
-
-def _describe(value: Expr) -> str:
-    """The outermost operations of a value."""
-    if not isinstance(value, Op):
-        return "acc" if isinstance(value, RowValue) and value.reduction < 0 else type(value).__name__.lower()
-    return f"{value.name}({', '.join(a.name if isinstance(a, Op) else _describe(a) for a in value.args)})"
