@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import ReduceError
+from tirx_reduce.errors import ReduceError
 
 
 class EmulatorError(ReduceError):

@@ -15,13 +15,26 @@ import numpy as np
 
 from . import toolchain
 from .errors import EmulatorError, UnsupportedSource
-from .machine import ONCE, ORDERS, WORKSPACE, Library, Limits, Machine, Region, Session, default_limits, machine
+from .machine import (
+    ORDERS,
+    WORKSPACE,
+    Library,
+    Limits,
+    Machine,
+    Region,
+    Session,
+    default_limits,
+    machine,
+)
 from .run import Emulation, Held, c_scalar, execute, pack
 from .text import Kernel
 
 _AXES = ("x", "y", "z")
 # DLPack's numbers of the devices.
 _DEVICE = {"metal": 8, "cuda": 2}
+
+_WITHOUT_VALUE = ("tirx.use_programtic_dependent_launch",)
+"""Launch tags for which the host passes nothing (TVM's own spelling)."""
 
 
 def emulate(
@@ -43,8 +56,8 @@ def emulate(
     ----------
     executable_or_func : what `tvm.compile` returned for a PrimFunc (or for an IRModule, with `entry`), or a
         PrimFunc; one that is not scheduled goes through `tirx_reduce.compile` first.
-    arrays : NumPy arrays and numbers in the order of the parameters. Outputs are written in place. bfloat16 and
-        8-bit floats are arrays of `ml_dtypes`, or bits in uint16 and uint8.
+    arrays : NumPy arrays and numbers in the order of the parameters. Outputs are written in place. bfloat16
+        and 8-bit floats are arrays of `ml_dtypes`, or bits in uint16 and uint8.
     target : where a PrimFunc is given and carries none.
     orders, numerics, seed, limits, cache_dir : as in `run_source`.
     entry : the function of the module to call.
@@ -85,7 +98,9 @@ def emulate(
 _HOSTS: dict[tuple[int, str | None, int], tuple[Any, Library, _Host]] = {}
 
 
-def _host(executable: Any, module: Any, host: Any, library: Library, model: Machine, entry: str | None) -> _Host:
+def _host(
+    executable: Any, module: Any, host: Any, library: Library, model: Machine, entry: str | None
+) -> _Host:
     key = (id(executable), entry, id(model))
     found = _HOSTS.get(key)
     if found is not None and found[0] is executable:
@@ -135,14 +150,16 @@ def _modules(module: Any) -> tuple[Any, Any]:
             else:
                 seen.append(imported)
     if not found:
-        raise UnsupportedSource("the module has no Metal or CUDA kernels; was the function scheduled for a GPU?")
+        raise UnsupportedSource(
+            "the module has no Metal or CUDA kernels; was the function scheduled for a GPU?"
+        )
     if len(found) > 1:
         raise UnsupportedSource(f"the module has {len(found)} device modules; needs one")
     return found[0]
 
 
 def _launch_tags(module: Any, library: Library) -> dict[str, list[str]]:
-    """For each kernel, what the host passes after the arguments (`blockIdx.x`, …), from TVM's own description."""
+    """For each kernel, what the host passes after the arguments (`blockIdx.x`, …), as TVM describes it."""
     import tvm_ffi
 
     pack_imports = tvm_ffi.get_global_func("runtime.ModulePackImportsToTensor")
@@ -178,10 +195,12 @@ class _Host:
         self.session: Session | None = None
         self.fault: BaseException | None = None
         if str(host.kind) not in ("llvm", "c"):
-            raise UnsupportedSource(f"the host function is a {host.kind} module; needs one that TVM compiled here")
+            raise UnsupportedSource(
+                f"the host function is a {host.kind} module; needs one that TVM compiled here"
+            )
         compiled = _object_file(host)
         found = set(re.findall(rb"__tvm_ffi_([A-Za-z]\w*)", compiled))
-        # TVM may export its entry function a second time as `main`; a function of that name counts where it is alone.
+        # TVM may export its entry function a second time as `main`; that one counts where it is alone.
         names = sorted(found - {b"main"} or found)
         self.name = _entry_name(entry, [n.decode() for n in names])
         self.dtypes = _tensor_dtypes(compiled, self.name)
@@ -244,7 +263,9 @@ class _Host:
             return 0
 
     def workspace_granule(self) -> int:
-        pointers = [p.granule for k in self.library.source.kernels for p in k.parameters if p.kind == "pointer"]
+        pointers = [
+            p.granule for k in self.library.source.kernels for p in k.parameters if p.kind == "pointer"
+        ]
         return min(pointers, default=4)
 
     def launch(self, name: str, arguments: tuple[Any, ...]) -> None:
@@ -258,7 +279,7 @@ class _Host:
         session, kernel = self.session, self.library.source.kernel(name)
         if session is None:
             raise EmulatorError("a kernel is launched outside a call")
-        tags = self.launches[name]
+        tags = [t for t in self.launches[name] if t not in _WITHOUT_VALUE]
         split = len(arguments) - len(tags)
         sizes = {"blockIdx": [1, 1, 1], "threadIdx": [1, 1, 1]}
         dynamic = 0
@@ -355,7 +376,9 @@ def _values(kernel: Kernel, arguments: list[Any]) -> list[Any]:
         else:
             out.append(c_scalar(p.type, arguments.pop(0)))
     if arguments:
-        raise UnsupportedSource(f"the host passes {len(arguments)} arguments that the text lacks", kernel=kernel.name)
+        raise UnsupportedSource(
+            f"the host passes {len(arguments)} arguments that the text lacks", kernel=kernel.name
+        )
     return out
 
 
@@ -413,13 +436,16 @@ class _Tensor:
         import tvm_ffi
 
         self._shape = (ctypes.c_int64 * max(len(shape), 1))(*shape)
-        strides, at = [], 1
+        strides: list[int] = []
+        at = 1
         for n in reversed(shape):
             strides.insert(0, at)
             at *= n
         self._strides = (ctypes.c_int64 * max(len(shape), 1))(*strides)
         self._managed = _Managed(
-            _DLTensor(address, _Device(device, 0), len(shape), dtype, self._shape, self._strides, 0), None, None
+            _DLTensor(address, _Device(device, 0), len(shape), dtype, self._shape, self._strides, 0),
+            None,
+            None,
         )
         self._device = device
         self.tensor = tvm_ffi.from_dlpack(self)
@@ -433,9 +459,7 @@ class _Tensor:
         return new(ctypes.addressof(self._managed), b"dltensor", None)
 
 
-def _hold(
-    arrays: Sequence[Any], host: _Host, outputs: Sequence[int] | None
-) -> tuple[list[Held], list[Any]]:
+def _hold(arrays: Sequence[Any], host: _Host, outputs: Sequence[int] | None) -> tuple[list[Held], list[Any]]:
     held: list[Held] = []
     plan: list[Any] = []
     for i, a in enumerate(arrays):
@@ -449,9 +473,10 @@ def _hold(
         wanted = host.dtypes[len(held)] if len(held) < len(host.dtypes) else ""
         held.append(Held(f"argument {i}", a, granule, role))
         # Bits of a type that NumPy lacks come as unsigned integers of its size.
-        bits = a.dtype in (np.uint8, np.uint16) and wanted in _NAMED and _NAMED[wanted][1] == 8 * a.dtype.itemsize
+        bits = (
+            a.dtype in (np.uint8, np.uint16)
+            and wanted in _NAMED
+            and _NAMED[wanted][1] == 8 * a.dtype.itemsize
+        )
         plan.append(_dtype(wanted if bits else a.dtype.name))
     return held, plan
-
-
-

@@ -37,8 +37,8 @@ def lint(text: str, kind: str) -> tuple[Finding, ...]:
 
     Notes
     -----
-    Metal goes through clang as C++ for OpenCL, which knows address spaces as Metal does, and through textual rules;
-    CUDA through nvcc. A compiler that is not installed is passed over; `checkers` says which are there.
+    Metal goes through clang as C++ for OpenCL, which knows address spaces as Metal does, and through textual
+    rules; CUDA through nvcc. A compiler that is not installed is passed over; `checkers` lists those at hand.
     """
     if kind == "metal":
         return (*_metal_rules(text), *_clang(text))
@@ -103,8 +103,14 @@ def _metal_rules(text: str) -> tuple[Finding, ...]:
             depth_of_kernel = depth + 1
         elif token.kind == "name" and token.text in _LACKING:
             findings.append(Finding(t.line(i), _LACKING[token.text], "rule"))
-        elif token.kind == "number" and re.search(r"\d[lL]{2}$|[dD]$", token.text) and not token.text.startswith("0x"):
-            findings.append(Finding(t.line(i), f"the literal {token.text} is of a type that Metal lacks", "rule"))
+        elif (
+            token.kind == "number"
+            and re.search(r"\d[lL]{2}$|[dD]$", token.text)
+            and not token.text.startswith("0x")
+        ):
+            findings.append(
+                Finding(t.line(i), f"the literal {token.text} is of a type that Metal lacks", "rule")
+            )
         elif token.text == "threadgroup" and t.tokens[i - 1].text in ";{}" and depth_of_kernel is not None:
             if depth > depth_of_kernel:
                 findings.append(
@@ -122,12 +128,10 @@ def _metal_rules(text: str) -> tuple[Finding, ...]:
 
 def _declared_wide(t: Text, at: int, piece: tuple[int, int]) -> bool:
     """Whether a plain variable or array element was declared with a 64-bit type."""
-    if t.tokens[piece[0]].kind != "name" or piece[1] > piece[0] and t.tokens[piece[0] + 1].text != "[":
+    if t.tokens[piece[0]].kind != "name" or (piece[1] > piece[0] and t.tokens[piece[0] + 1].text != "["):
         return False
     name = t.tokens[piece[0]].text
-    return any(
-        t.tokens[k].text == name and t.tokens[k - 1].text in _WIDE for k in range(1, at)
-    )
+    return any(t.tokens[k].text == name and t.tokens[k - 1].text in _WIDE for k in range(1, at))
 
 
 def _clang(text: str) -> tuple[Finding, ...]:
@@ -141,8 +145,21 @@ def _clang(text: str) -> tuple[Finding, ...]:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "kernel.metal"
             path.write_text(part, encoding="utf-8")
-            command = [clang, "-x", "cl", "-cl-std=clc++2021", "-fsyntax-only", "-ferror-limit=20", "-Wno-everything"]
-            command += [f"-I{INCLUDE / 'lint'}", "-include", str(INCLUDE / "lint" / "metal_as_opencl.h"), str(path)]
+            command = [
+                clang,
+                "-x",
+                "cl",
+                "-cl-std=clc++2021",
+                "-fsyntax-only",
+                "-ferror-limit=20",
+                "-Wno-everything",
+            ]
+            command += [
+                f"-I{folder}",
+                "-include",
+                str(INCLUDE / "lint" / "metal_as_opencl.h"),
+                str(path),
+            ]
             shown = subprocess.run(command, capture_output=True, text=True, check=False).stderr
         for row in shown.splitlines():
             found = re.match(r".*?(metal_as_opencl\.h|kernel\.metal):(\d+):\d+: (?:fatal )?error: (.*)", row)
@@ -170,11 +187,20 @@ def _nvcc(text: str) -> tuple[Finding, ...]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cu"
         path.write_text(text, encoding="utf-8")
-        command = [nvcc, "-ptx", "-arch=sm_90", "--use_fast_math", "-o", str(Path(folder) / "kernel.ptx"), str(path)]
+        command = [
+            nvcc,
+            "-ptx",
+            "-arch=sm_90",
+            "--use_fast_math",
+            "-o",
+            str(Path(folder) / "kernel.ptx"),
+            str(path),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return ()
     findings = [
-        Finding(int(m[1]), m[2], "nvcc") for m in re.finditer(r"kernel\.cu\((\d+)\): error: (.*)", done.stderr)
+        Finding(int(m[1]), m[2], "nvcc")
+        for m in re.finditer(r"kernel\.cu\((\d+)\): error: (.*)", done.stderr)
     ]
     return tuple(findings) or (Finding(0, done.stderr.strip()[:400], "nvcc"),)

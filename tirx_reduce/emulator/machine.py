@@ -93,7 +93,13 @@ class _Launch(ctypes.Structure):
 
 
 class _ArrayRow(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char_p), ("bytes", _U32), ("align", _U32), ("granule", _U32), ("line", _U32)]
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("bytes", _U32),
+        ("align", _U32),
+        ("granule", _U32),
+        ("line", _U32),
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +114,7 @@ class Limits:
 
 
 def default_limits(kind: str) -> Limits:
-    """Limits of an Apple GPU, or of compute capability 9.0 (227 KiB of shared memory, 4095 arguments bytes)."""
+    """Limits of an Apple GPU, or of compute capability 9.0 (227 KiB of shared memory)."""
     return Limits() if kind == "metal" else Limits(shared_bytes=232448, max_arguments=1024)
 
 
@@ -346,7 +352,8 @@ def _check_launch(
     most = min(limits.shared_bytes, 49152)
     if static > most or static + dynamic > limits.shared_bytes:
         raise LimitExceeded(
-            f"{static + dynamic} bytes of threadgroup memory; {most if static > most else limits.shared_bytes} are allowed",
+            f"{static + dynamic} bytes of threadgroup memory; "
+            f"{most if static > most else limits.shared_bytes} are allowed",
             **place,
         )
 
@@ -395,7 +402,12 @@ def _compile_fault(message: str, source: Source) -> EmulatorError:
     rows = source.text.split("\n")
     for row in message.splitlines():
         parts = row.split(":", 3)
-        if parts[0] == f"kernel.{source.kind}" and len(parts) == 4 and "error" in parts[3] and parts[1].isdigit():
+        if (
+            parts[0] == f"kernel.{source.kind}"
+            and len(parts) == 4
+            and "error" in parts[3]
+            and parts[1].isdigit()
+        ):
             line = int(parts[1])
             kind = errors.Uninitialized if "uninitialized" in parts[3] else UnsupportedSource
             what = parts[3].split("error:", 1)[-1].strip().split(" [-W")[0]
@@ -422,7 +434,7 @@ def poisoned(data: bytes, size: int) -> int:
     """The byte offset of the first poisoned element, or -1."""
     if size not in _POISON:
         return -1
-    bits = np.frombuffer(data, dtype=np.uint32 if size == 4 else np.uint16)
-    mask = bits & (0x7FFFFFFF if size == 4 else 0x7FFF)
-    hit = np.flatnonzero(np.isin(mask, np.array(_POISON[size], dtype=mask.dtype)))
+    dtype = np.dtype(np.uint32 if size == 4 else np.uint16)
+    mask = np.bitwise_and(np.frombuffer(data, dtype=dtype), dtype.type(0x7FFFFFFF if size == 4 else 0x7FFF))
+    hit = np.flatnonzero(np.isin(mask, np.array(_POISON[size], dtype=dtype)))
     return int(hit[0]) * size if hit.size else -1

@@ -18,7 +18,6 @@ from .machine import (
     Counters,
     Library,
     Limits,
-    Machine,
     Region,
     Session,
     default_limits,
@@ -109,7 +108,9 @@ def _shared_memory(held: Sequence[Held]) -> list[int]:
             if not (a.array.size and b.array.size and np.may_share_memory(a.array, b.array)):
                 continue
             if a.array.ctypes.data != b.array.ctypes.data or a.array.nbytes != b.array.nbytes:
-                raise EmulatorError(f"{a.name} and {b.name} overlap in memory in part; needs the same or none")
+                raise EmulatorError(
+                    f"{a.name} and {b.name} overlap in memory in part; needs the same or none"
+                )
             same = out[j]
             break
         out.append(same)
@@ -253,14 +254,18 @@ def run_source(
         for p in chosen.parameters:
             if p.kind == "pointer":
                 if not isinstance(given[p.name], np.ndarray):
-                    raise EmulatorError(f"parameter {p.name} needs a NumPy array, not {type(given[p.name]).__name__}")
+                    raise EmulatorError(
+                        f"parameter {p.name} needs a NumPy array, not {type(given[p.name]).__name__}"
+                    )
                 role = "" if outputs is None else "out" if p.name in outputs else "in"
                 held.append(Held(p.name, given[p.name], p.granule, role))
         sizes = _three(grid, "grid"), _three(block, "block")
 
         def body(session: Session, regions: list[Region]) -> None:
             address = {h.name: r.address for h, r in zip(held, regions, strict=True)}
-            values = [address[p.name] if p.kind == "pointer" else _scalar(p, given) for p in chosen.parameters]
+            values = [
+                address[p.name] if p.kind == "pointer" else _scalar(p, given) for p in chosen.parameters
+            ]
             session.launch(chosen, values, sizes[0], sizes[1], dynamic_bytes)
 
         def open_session(order: str) -> Session:
@@ -273,7 +278,7 @@ def _three(value: Sequence[int] | int, what: str) -> tuple[int, int, int]:
     sizes = [value] if isinstance(value, int) else [int(v) for v in value]
     if not 1 <= len(sizes) <= 3 or min(sizes) < 0:
         raise LimitExceeded(f"{what} is {value!r}; needs one to three sizes")
-    x, y, z = (sizes + [1, 1])[:3]
+    x, y, z = [*sizes, 1, 1][:3]
     return x, y, z
 
 
@@ -290,7 +295,7 @@ def _by_name(library: Library, kernel: Kernel, arrays: Mapping[str, Any] | Seque
         missing = [n for n in names if n not in given]
         if unknown or missing:
             raise EmulatorError(
-                f"arguments {', '.join(unknown) or 'none'} are unknown and {', '.join(missing) or 'none'} missing; "
+                f"arguments {', '.join(unknown) or 'none'} unknown, {', '.join(missing) or 'none'} missing; "
                 f"kernel {kernel.name} takes {', '.join(names)}"
             )
         return given

@@ -136,15 +136,19 @@ def read(text: str, kind: str) -> Source:
     if not kernels:
         raise UnsupportedSource("no kernel in the text")
     _finish(t, kind)
-    body = t.edited()
+    body = _METAL_LIBRARY.sub("", t.edited())
     # TVM prints one text per Metal kernel, each with the same unions: each gets a namespace of its own.
-    starts = [m.start() for m in _SEPARATOR.finditer(text) if text[: m.start()].strip()] if kind == "metal" else []
+    starts = (
+        [m.start() for m in _SEPARATOR.finditer(text) if text[: m.start()].strip()] if kind == "metal" else []
+    )
     number = count(1)
     body = _SEPARATOR.sub(
         lambda m: f"}} namespace emu_text_{next(number)} {{ //" if body[: m.start()].strip() else "//", body
     )
     head, foot = ("namespace emu_text_0 {", "}") if kind == "metal" else ("", "")
-    program = [f'#include "emu_{kind}.h"\n{head}\n#line 1 "kernel.{kind}"\n{body}\n{foot}\n#line 1 "entries"\n']
+    program = [
+        f'#include "emu_{kind}.h"\n{head}\n#line 1 "kernel.{kind}"\n{body}\n{foot}\n#line 1 "entries"\n'
+    ]
     for index, kernel in enumerate(kernels):
         entry = _entry(index, kernel)
         if kind == "metal":
@@ -154,6 +158,7 @@ def read(text: str, kind: str) -> Source:
     return Source(kind=kind, text=text, kernels=tuple(kernels), program="".join(program) + _RANGE)
 
 
+_METAL_LIBRARY = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<metal_(stdlib|math|simdgroup)>", re.MULTILINE)
 _SEPARATOR = re.compile(r"^// Function:", re.MULTILINE)
 _RANGE = """
 #if defined(__linux__)
@@ -200,7 +205,11 @@ def _attributes(t: Text, first: int, last: int) -> tuple[list[tuple[str, str, in
 
 def _scalar_bytes(type_name: str) -> int:
     """Bytes of an element of a type or vector type, 4 for all wider ones."""
-    name = re.sub(r"(?<=[a-z0-9])x?[2348]$", "", type_name) if not type_name.endswith(("8_t", "16_t")) else type_name
+    name = (
+        re.sub(r"(?<=[a-z0-9])x?[2348]$", "", type_name)
+        if not type_name.endswith(("8_t", "16_t"))
+        else type_name
+    )
     if re.fullmatch(r"(un)?signed char|u?char\d?|bool\d?|u?int8_t|__nv_fp8\w*|fp8\w*", name):
         return 1
     if re.fullmatch(r"u?short\d?|unsigned short|u?int16_t|_*half\d*|(__)?nv_bfloat16\d*", name):
@@ -212,7 +221,7 @@ def _smallest_cast(t: Text) -> int:
     """Bytes of the smallest element that a pointer cast of the text names."""
     smallest = 4
     for i, token in enumerate(t.tokens):
-        if token.text not in "(<" or i and t.tokens[i - 1].kind == "name" and token.text == "(":
+        if token.text not in "(<" or (i and t.tokens[i - 1].kind == "name" and token.text == "("):
             continue
         j = i + 1
         names = []
@@ -220,10 +229,10 @@ def _smallest_cast(t: Text) -> int:
             if t.tokens[j].text not in _QUALIFIERS:
                 names.append(t.tokens[j].text)
             j += 1
-        if names and j + 1 < len(t.tokens) and t.tokens[j].text == "*" and t.tokens[j + 1].text in ")>":
-            # Bytes of a register's own value are no bytes of an array.
-            if not _takes_address(t, j + 2):
-                smallest = min(smallest, _scalar_bytes(" ".join(names)))
+        casts = j + 1 < len(t.tokens) and t.tokens[j].text == "*" and t.tokens[j + 1].text in ")>"
+        # Bytes of a register's own value are no bytes of an array.
+        if names and casts and not _takes_address(t, j + 2):
+            smallest = min(smallest, _scalar_bytes(" ".join(names)))
     return smallest
 
 
@@ -322,11 +331,13 @@ def _parameter(
     if kind == "metal" and not found:
         raise t.refuse(piece[0], f"parameter {name} has no attribute that says what it is")
     shape = "pointer" if "*" in words else "reference" if "&" in words else "value"
-    if words.count("*") > 1 or (shape == "value") == (kind == "metal") and shape != "pointer":
+    if words.count("*") > 1 or ((shape == "value") == (kind == "metal") and shape != "pointer"):
         raise t.refuse(piece[0], f"parameter {name} is no buffer, struct or value")
     space = [w for w in words if w in _SPACES]
     if kind == "metal" and space not in (["device"], ["constant"]):
-        raise t.refuse(piece[0], f"parameter {name} lies in {' '.join(space) or 'no'} memory; needs device or constant")
+        raise t.refuse(
+            piece[0], f"parameter {name} lies in {' '.join(space) or 'no'} memory; needs device or constant"
+        )
     parameter = Parameter(
         name=name,
         type=type_name,
@@ -338,7 +349,11 @@ def _parameter(
         fields=_fields(t, type_name, piece[0]) if shape == "reference" else (),
     )
     cast = f"{type_name} const*" if parameter.constant else f"{type_name}*"
-    fetch = {"pointer": f"*({cast}*)a[{number}]", "reference": f"**({cast}*)a[{number}]", "value": f"*({cast})a[{number}]"}
+    fetch = {
+        "pointer": f"*({cast}*)a[{number}]",
+        "reference": f"**({cast}*)a[{number}]",
+        "value": f"*({cast})a[{number}]",
+    }
     return parameter, fetch[shape]
 
 
@@ -464,7 +479,13 @@ def _finish(t: Text, kind: str) -> None:
         elif kind != "metal":
             continue
         elif token.kind == "number" and token.text[-1] in "hH" and not token.text.lower().startswith("0x"):
-            t.edit(i, i, f"half({token.text[:-1]}f)" if re.search(r"[.eE]", token.text) else f"half({token.text[:-1]})")
+            t.edit(
+                i,
+                i,
+                f"half({token.text[:-1]}f)"
+                if re.search(r"[.eE]", token.text)
+                else f"half({token.text[:-1]})",
+            )
         elif token.text in _SPACES:
             t.edit(i, i, "const" if token.text == "constant" else "")
 

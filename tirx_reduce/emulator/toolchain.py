@@ -17,7 +17,14 @@ from .errors import UnsupportedSource
 
 INCLUDE = Path(__file__).parent / "include"
 
-_COMMON = ("-std=c++20", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-fno-exceptions", "-fno-rtti")
+_COMMON = (
+    "-std=c++20",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-strict-aliasing",
+    "-fno-exceptions",
+    "-fno-rtti",
+)
 # What the model counts and checks is what the text says: no access may be merged, split, moved or dropped.
 _FAITHFUL = (
     "-fno-tree-fre -fno-tree-pre -fno-tree-dse -fno-tree-sra -fno-tree-loop-im -fno-tree-sink -fno-gcse "
@@ -126,7 +133,14 @@ def _build(folder: Path, stem: str, parts: list[str], source: str, arguments: li
     with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as work:
         source_path, made = Path(work) / "kernel.cc", Path(work) / "made.so"
         source_path.write_text(source, encoding="utf-8")
-        command = [compiler().path, *arguments[:-1], "-o", str(made), str(source_path), *arguments[-1].split()]
+        command = [
+            compiler().path,
+            *arguments[:-1],
+            "-o",
+            str(made),
+            str(source_path),
+            *arguments[-1].split(),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise CompileError(done.stderr)
@@ -161,7 +175,7 @@ def build_kernel(program: str, kind: str, numerics: str, folder: Path, runtime: 
         "-shared",
         "-nostdlib",
         f"-I{INCLUDE}",
-        f"-I{INCLUDE / kind}",
+        *([f"-I{INCLUDE / kind}"] if kind == "cuda" else ()),
         # Without the start files of fast math, which would switch off denormals in the whole process.
         f"{runtime} -lm -lc -lgcc" if sys.platform != "darwin" else f"{runtime} -lSystem",
     ]

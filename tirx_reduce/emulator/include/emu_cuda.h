@@ -480,3 +480,8 @@ EMU_ALWAYS void emu_syncwarp(int site, unsigned mask = ~0u) { emu_subgroup_barri
 #define __activemask() emu_active(EMU_SITE)
 #define __ballot_sync(mask, p) emu_ballot(EMU_SITE, mask, p)
 #define __any_sync(mask, p) (emu_ballot(EMU_SITE, mask, p) != 0)
+
+// The emitter's helpers in assembly are skipped under this macro; what they do on the model stands here.
+#define TIRX_REDUCE_CPU_MODEL 1
+// A launch waits for the one before it: launches of the model never overlap.
+EMU_ALWAYS void tirx_reduce_begin() {}

@@ -389,8 +389,12 @@ static void shared_access(uint64_t a, int bytes, void* pc) {
   uint32_t id = off < g_shared_bytes ? g_shared_map[off >> 4] : 0;
   if (UNLIKELY(!id)) {
     int best = -1;
-    for (uint32_t i = 0; i < g_l->n_shareds; ++i)
-      if (g_shared_off[i] <= off + 16) best = int(i);
+    uint64_t nearest = ~0ull;
+    for (uint32_t i = 0; i < g_l->n_shareds; ++i) {
+      uint64_t start = g_shared_off[i], end = start + g_shared_len[i];
+      uint64_t far = off >= end ? off - end : start - off;
+      if (far < nearest) nearest = far, best = int(i);
+    }
     fail(F_OUT_OF_BOUNDS, "the address lies outside every threadgroup array", pc, S_SHARED, best,
          best < 0 ? -1 : int64_t(off) - g_shared_off[best], WRITE, bytes);
   }
@@ -420,7 +424,17 @@ static inline void access(uint64_t a, int bytes, void* pc) {
   uint64_t off = a - g_local_lo;
   if (off < g_frame_bytes) {
     uint32_t id = g_frame_map[off >> 4];
-    if (UNLIKELY(!id)) fail(F_OUT_OF_BOUNDS, "the address lies outside every thread array", pc, S_LOCAL, -1, int64_t(off), WRITE, bytes);
+    if (UNLIKELY(!id)) {
+      int best = -1;
+      uint64_t nearest = ~0ull;
+      for (uint32_t i = 0; i < g_l->n_locals; ++i) {
+        uint64_t start = g_local_off[i], end = start + g_l->locals[i].bytes;
+        uint64_t far = off >= end ? off - end : start - off;
+        if (far < nearest) nearest = far, best = int(i);
+      }
+      fail(F_OUT_OF_BOUNDS, "the address lies outside every thread array", pc, S_LOCAL, best,
+           best < 0 ? -1 : int64_t(off) - g_local_off[best], WRITE, bytes);
+    }
     --id;
     uint64_t o = off - g_local_off[id];
     if (UNLIKELY(off < g_local_off[id] || o + uint64_t(bytes) > g_l->locals[id].bytes))

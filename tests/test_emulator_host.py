@@ -1,0 +1,110 @@
+"""TVM's own compiled host function runs on the CPU model: launches, branches, workspaces, dtypes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tvm
+
+from tests.emulator_functions import copy_rows, host_only, two_kernels
+from tirx_reduce import emulator
+
+KINDS = ("metal", "cuda")
+
+
+def target(kind: str) -> Any:
+    return tvm.target.Target("metal" if kind == "metal" else {"kind": "cuda", "arch": "sm_90"})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("rows", [0, 1, 31, 33, 70])
+def test_symbolic_rows_workspace_and_branch(kind: str, rows: int) -> None:
+    executable = tvm.compile(two_kernels(), target(kind))
+    x = np.random.default_rng(rows).normal(size=(rows, 100)).astype(np.float32)
+    y = np.full(rows, -7, np.float32)
+    done = emulator.emulate(executable, x, y, 2.0)
+    np.testing.assert_allclose(y, 2 * x.sum(axis=1), rtol=1e-5, atol=1e-4)
+    assert done.kernels == (("sums_kernel", "sums_kernel_1") if rows else ())
+    if rows:
+        assert done.counters["sums_kernel"].load_bytes["device"] == rows * 400
+        assert done.counters["sums_kernel"].store_bytes["device"] == rows * 8
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "int32"])
+def test_dtypes_and_bits_of_them(kind: str, dtype: str) -> None:
+    executable = tvm.compile(copy_rows(dtype), target(kind))
+    d = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+    x = np.random.default_rng(0).normal(scale=20, size=(8, 64)).astype(d)
+    y = np.zeros_like(x)
+    emulator.emulate(executable, x, y)
+    assert np.array_equal(x.view(np.uint8), y.view(np.uint8))
+    if dtype == "bfloat16":
+        z = np.zeros((8, 64), np.uint16)
+        emulator.emulate(executable, x.view(np.uint16), z)
+        assert np.array_equal(x.view(np.uint16), z)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fault_of_a_compiled_function_is_typed_and_changes_nothing(kind: str) -> None:
+    executable = tvm.compile(copy_rows("float32", extra=1), target(kind))
+    x, y = np.ones((8, 64), np.float32), np.zeros((8, 64), np.float32)
+    with pytest.raises(emulator.OutOfBounds, match="copy_kernel") as caught:
+        emulator.emulate(executable, x, y, orders=("forward",))
+    assert caught.value.buffer == "y_ptr"
+    assert not y.any()
+    fine = np.zeros((8, 64), np.float32)
+    emulator.emulate(tvm.compile(copy_rows("float32"), target(kind)), x, fine)
+    assert np.array_equal(x, fine)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_host_refusals_are_errors_of_ours(kind: str) -> None:
+    executable = tvm.compile(copy_rows("float32"), target(kind))
+    x, y = np.ones((8, 64), np.float32), np.zeros((8, 64), np.float32)
+    with pytest.raises(emulator.EmulatorError, match="host function refused"):
+        emulator.emulate(executable, x[:7].copy(), y)
+    with pytest.raises(emulator.EmulatorError, match="host function refused"):
+        emulator.emulate(executable, x.astype(np.float16), y)
+    with pytest.raises(emulator.EmulatorError, match="not contiguous"):
+        emulator.emulate(executable, np.ones((64, 8), np.float32).T, y)
+    both = np.ones((12, 64), np.float32)
+    with pytest.raises(emulator.EmulatorError, match="overlap"):
+        emulator.emulate(executable, both[:8], both[4:])
+
+
+def test_device_stays_absent() -> None:
+    before = tvm.metal(0).exist, tvm.cuda(0).exist
+    x, y = np.ones((8, 64), np.float32), np.zeros((8, 64), np.float32)
+    for kind in KINDS:
+        emulator.emulate(tvm.compile(copy_rows("float32"), target(kind)), x, y)
+    assert (tvm.metal(0).exist, tvm.cuda(0).exist) == before
+
+
+def test_prim_func_without_target_is_refused() -> None:
+    with pytest.raises(emulator.EmulatorError, match="no target"):
+        emulator.emulate(copy_rows("float32"), np.ones((8, 64), np.float32), np.ones((8, 64), np.float32))
+
+
+def test_prim_func_that_is_scheduled() -> None:
+    x, y = np.ones((8, 64), np.float32), np.zeros((8, 64), np.float32)
+    emulator.emulate(copy_rows("float32"), x, y, target="metal")
+    assert np.array_equal(x, y)
+
+
+def test_module_with_several_functions_needs_an_entry() -> None:
+    module = tvm.IRModule({"copy": copy_rows("float32"), "sums": two_kernels()})
+    executable = tvm.compile(module, target("metal"))
+    x, y = np.ones((8, 64), np.float32), np.zeros((8, 64), np.float32)
+    with pytest.raises(emulator.UnsupportedSource, match="copy, sums"):
+        emulator.emulate(executable, x, y)
+    emulator.emulate(executable, x, y, entry="copy")
+    assert np.array_equal(x, y)
+
+
+def test_function_without_kernels_is_refused() -> None:
+    with pytest.raises(emulator.UnsupportedSource, match="scheduled"):
+        emulator.emulate(tvm.compile(host_only(), "llvm"), np.zeros(8, np.float32))
