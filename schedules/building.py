@@ -59,6 +59,24 @@ def _emitted(func: Any) -> bool:
     return isinstance(func, tirx.PrimFunc) and func.attrs is not None and MAPPING in func.attrs
 
 
+_LAUNCH = "tirx.kernel_launch_params"
+_DEPENDENT = "tirx.use_programtic_dependent_launch"
+"""TVM's own spelling."""
+
+
+def _dependent(mod: tvm.IRModule) -> tvm.IRModule:
+    """Kernels that wait for the launch before (`cluster.begin`) are launched so that they may start early."""
+    out = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs)
+    for var, func in mod.functions_items():
+        tags = [str(t) for t in func.attrs.get(_LAUNCH, ())] if func.attrs else []
+        if not tags or "tirx_reduce_begin" not in func.script():
+            continue
+        # The size of dynamic shared memory must come last.
+        tags.insert(len(tags) - (tags[-1] == "tirx.use_dyn_shared_memory"), _DEPENDENT)
+        out[var] = func.with_attr(_LAUNCH, tags)
+    return out
+
+
 def tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], Any], Callable[[], Any]]:
     """The TIR pipeline `tirx_reduce`: schedule what is a row reduction, give the rest to TVM, lower each its way."""
     stock, host, device = compilation_pipeline.get_tir_pipeline("s_tir")
@@ -69,7 +87,7 @@ def tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], Any], Callable[[], 
         mine, rest = _split(mod, _emitted)
         out = tvm.IRModule({}, attrs=mod.attrs)
         if len(mine.functions):
-            out.update(_own_passes()(mine))
+            out.update(_dependent(_own_passes()(mine)))
         if len(rest.functions):
             out.update(stock(rest))
         return out

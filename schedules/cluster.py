@@ -1,4 +1,4 @@
-"""Thread-block clusters (CUDA, sm_90 and later): a barrier over several groups, and stores into their shared memory.
+"""Hopper's launches (CUDA, sm_90 and later): dependent launches; thread-block clusters, a barrier over several groups, and stores into their shared memory.
 
 TVM's own `cluster_sync` lets the compiler move memory accesses across it, so the barrier here is ours. On the CPU
 model the helpers are those of its header: the macro TIRX_REDUCE_CPU_MODEL is set there and the text below is skipped.
@@ -39,6 +39,14 @@ __device__ __forceinline__ void tirx_reduce_cluster_store_{name}({type}* slot, {
 }}
 #endif
 """
+_BEGIN = """
+#ifndef TIRX_REDUCE_CPU_MODEL
+__device__ __forceinline__ void tirx_reduce_begin() {
+  asm volatile("griddepcontrol.launch_dependents;");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+#endif
+"""
 _TYPES = {
     "float32": ("float", "f32", "f"),
     "int32": ("int", "b32", "r"),
@@ -50,6 +58,15 @@ _TYPES = {
 
 def _call(block: Block, name: str, *args: Any, source: str) -> None:
     block.add(tirx.Evaluate(cuda_func_call(name, *args, source_code=source)))
+
+
+def begin(block: Block) -> None:
+    """Let the next launch take its place on the device, and wait until the launch before has ended.
+
+    Without programmatic dependent launch both do nothing; with it, the latency of a launch hides behind the one
+    before. Nothing of the device's memory is touched before.
+    """
+    _call(block, "tirx_reduce_begin", source=_BEGIN)
 
 
 def arrive(block: Block) -> None:

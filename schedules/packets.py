@@ -12,6 +12,8 @@ from typing import Any
 
 from tvm import tirx
 
+from tvm.backend.cuda.op import cuda_func_call
+
 from tirx_reduce.program import Access
 
 from .tir import UNROLLED, VECTORIZED, Block, cast, imm, load
@@ -124,6 +126,8 @@ class Stream:
     start: Any
     """Offset of column 0 where the access is not dense."""
     dtype: str
+    hint: bool = False
+    """Tell the cache that the data is not read again (CUDA)."""
 
     def wide(self, row: Row) -> bool:
         """Whether a whole packet can be accessed at once."""
@@ -146,6 +150,20 @@ class Stream:
             # Proved in `facts`; written so that TVM's code generator can see it, too.
             start = tirx.FloorDiv(start, imm(row.vector, it)) * imm(row.vector, it)
         return column if isinstance(start, tirx.IntImm) and start.value == 0 else start + column
+
+
+_STREAMING = {
+    False: """
+__device__ __forceinline__ void tirx_reduce_load_streaming(const void* there, void* here) {
+  *(uint4*)here = __ldcs((const uint4*)there);
+}
+""",
+    True: """
+__device__ __forceinline__ void tirx_reduce_store_streaming(void* there, const void* here) {
+  __stcs((uint4*)there, *(const uint4*)here);
+}
+""",
+}
 
 
 def copy_packet(
@@ -178,8 +196,15 @@ def copy_packet(
     wide = Block()
     lanes = row.lanes_of(stream.dtype)
     with wide.loop("h", row.vector // lanes, UNROLLED) as (half, h):
-        with half.loop("v", lanes, VECTORIZED) as (body, v):
-            element(body, h * imm(lanes) + v if row.vector != lanes else v)
+        if stream.hint and lanes * tirx_bytes(stream.dtype) == 16:
+            v = h * imm(lanes) if row.vector != lanes else imm(0)
+            there = tirx.address_of(load(stream.view, stream.offset(row, packet, v)))
+            here = tirx.address_of(load(local, at + v))
+            name = "tirx_reduce_store_streaming" if store else "tirx_reduce_load_streaming"
+            half.add(tirx.Evaluate(cuda_func_call(name, there, here, source_code=_STREAMING[store])))
+        else:
+            with half.loop("v", lanes, VECTORIZED) as (body, v):
+                element(body, h * imm(lanes) + v if row.vector != lanes else v)
     if not edge:
         block.stmts.extend(wide.stmts)
     elif row.shift is None:
