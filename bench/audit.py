@@ -156,7 +156,7 @@ def demand(case: dict[str, Any], candidate: dict[str, Any]) -> dict[str, int]:
 def private_scalars(case: dict[str, Any], candidate: dict[str, Any]) -> int:
     """Values that a lane keeps."""
     columns, step = case["shape"][-1], candidate["width"] * candidate["vector"]
-    return -(-columns // step) * int(candidate["vector"])
+    return int(-(-columns // step) * candidate["vector"])
 
 
 def terms(f: dict[str, int], candidate: dict[str, Any], capacity: float) -> tuple[float, ...]:
@@ -205,7 +205,6 @@ def offers(case: dict[str, Any], vector: int, budget: int, families: Sequence[st
 def check_plan(record: dict[str, Any], case: dict[str, Any], role: str, profile: dict[str, Any]) -> None:
     """Key, demand, price of every candidate, and the choice among them."""
     place, plan = f"{record['place']} ({label(case)}, {role})", record["data"]["plan"]
-    need(sha256(_plan_text(plan)) == record["data"]["key"], place, "the plan does not have its key")
     vector, budget = plan["candidate"]["vector"], plan["limits"]["private_scalars"]
     need(plan["limits"]["subgroup_size"] == SUBGROUP, place, "another subgroup size than 32")
     incumbents = offers(case, vector, budget, ("reload",))
@@ -469,6 +468,12 @@ def check_replay(records: list[dict[str, Any]], profiles: Sequence[dict[str, Any
     trained = {tuple(s) for s in profile["shapes"]}
     texts = check_sources(records)
     plans = {r["data"]["key"]: r for r in of(records, "plan")}
+    for key, record in plans.items():
+        need(
+            sha256(_plan_text(record["data"]["plan"])) == key,
+            record["place"],
+            "the plan does not have its key",
+        )
     for case in design["cohort"]:
         rows = (math.prod(case["shape"][:-1]), case["shape"][-1])
         need(rows not in trained, place, f"{label(case)} is a training shape")

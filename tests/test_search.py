@@ -13,6 +13,7 @@ from tirx_reduce.bench.build import Case
 from tirx_reduce.bench.cohorts import cases, grid
 from tirx_reduce.bench.records import BadRecords, finished, of_kind, read
 from tirx_reduce.bench.search import search, trials
+from tirx_reduce.bench.trial import label_us
 from tirx_reduce.errors import ReduceError
 
 COHORT = cases(operators=("softmax",), shapes=((23, 769), (16, 8193)))
@@ -57,7 +58,7 @@ def test_each_best_is_built_afresh_and_measured_apart(
     assert [w["case"]["shape"] for w in winners] == [[23, 769], [16, 8193]]
     for winner in winners:
         mine = [t for t in trials(records) if t["case"] == winner["case"] and t["status"] == "measured"]
-        best = min(mine, key=module.label_us)
+        best = min(mine, key=label_us)
         assert winner["candidate"] == best["candidate"]
         assert winner["timing"] != best["timing"]
 
