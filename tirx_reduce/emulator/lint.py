@@ -145,6 +145,7 @@ def _clang(text: str) -> tuple[Finding, ...]:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "kernel.metal"
             path.write_text(part, encoding="utf-8")
+            (Path(folder) / "metal_stdlib").write_text("", encoding="utf-8")
             command = [
                 clang,
                 "-x",
@@ -161,14 +162,26 @@ def _clang(text: str) -> tuple[Finding, ...]:
                 str(path),
             ]
             shown = subprocess.run(command, capture_output=True, text=True, check=False).stderr
-        for row in shown.splitlines():
-            found = re.match(r".*?(metal_as_opencl\.h|kernel\.metal):(\d+):\d+: (?:fatal )?error: (.*)", row)
+        shown_rows = shown.splitlines()
+        for number, row in enumerate(shown_rows):
+            found = re.match(r".*?(\S+):(\d+):\d+: (?:fatal )?error: (.*)", row)
             if found is None:
                 continue
-            line = int(found[2]) + first if found[1] == "kernel.metal" else 0
-            source = rows[line - 1].strip() if line else ""
+            line = _line_in_text(shown_rows[number:]) + first
+            source = rows[line - 1].strip() if first < line <= len(rows) else ""
             findings.append(Finding(line, f"{found[3]}: {source}" if source else found[3], "clang"))
     return tuple(findings)
+
+
+def _line_in_text(shown: list[str]) -> int:
+    """The first line of the text that a message and its notes name; 0 where there is none."""
+    for number, row in enumerate(shown):
+        found = re.match(r".*?kernel\.metal:(\d+):\d+: ", row)
+        if found is not None:
+            return int(found[1])
+        if number and " error: " in row:
+            break
+    return 0
 
 
 def _parts(text: str) -> list[tuple[int, str]]:

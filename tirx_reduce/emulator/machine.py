@@ -400,19 +400,19 @@ _LIBRARIES: dict[tuple[str, str, str], Library] = {}
 
 def _compile_fault(message: str, source: Source) -> EmulatorError:
     rows = source.text.split("\n")
-    for row in message.splitlines():
-        parts = row.split(":", 3)
-        if (
-            parts[0] == f"kernel.{source.kind}"
-            and len(parts) == 4
-            and "error" in parts[3]
-            and parts[1].isdigit()
-        ):
-            line = int(parts[1])
-            kind = errors.Uninitialized if "uninitialized" in parts[3] else UnsupportedSource
-            what = parts[3].split("error:", 1)[-1].strip().split(" [-W")[0]
-            return kind(what, line=line, source=rows[line - 1] if 0 < line <= len(rows) else "")
-    first = next((r for r in message.splitlines() if "error" in r), message[:400])
+    shown = message.splitlines()
+    for number, row in enumerate(shown):
+        found = re.match(r"(.*?):\d+:(?:\d+:)? (?:fatal )?error: (.*)", row)
+        if found is None:
+            continue
+        # An error inside the headers comes with the line of the text that led there.
+        near = [row, *reversed(shown[:number]), *shown[number:]]
+        places = (re.match(rf"kernel\.{source.kind}:(\d+):", r) for r in near)
+        line = next((int(m[1]) for m in places if m is not None), 0)
+        kind = errors.Uninitialized if "uninitialized" in found[2] else UnsupportedSource
+        what = found[2].split(" [-W")[0]
+        return kind(what, line=line, source=rows[line - 1] if 0 < line <= len(rows) else "")
+    first = next((r for r in shown if "error" in r), message[:400])
     return UnsupportedSource(first.strip())
 
 
