@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -114,10 +115,13 @@ def corners(
     return found
 
 
-def from_replay(path: Path | str, cases: Sequence[Case] | None = None) -> dict[Case, tuple[int, int]]:
-    """Widths of the cases of a replay that are not faster on the GPU in every pair, or of those named.
+def from_replay(
+    path: Path | str, cases: Sequence[Case] | None = None, *, at_most: int = 4
+) -> dict[Case, tuple[int, int]]:
+    """Widths of the smallest cases of a replay that are not faster in every pair, or of those named.
 
-    Cases whose two plans have the same width are left out: there is no 2×2 to make of them.
+    Left out are cases of which no 2×2 can be made: both plans have one width, or private state of the smaller
+    width is over the budget.
     """
     records = read(path)
     summary = of_kind(records, SUMMARY)
@@ -132,11 +136,20 @@ def from_replay(path: Path | str, cases: Sequence[Case] | None = None) -> dict[C
             continue
         if cases is None and _faster(entry):
             continue
-        keys = frozen["plans"][case.label]
-        pair = tuple(int(plans[keys[role]]["candidate"]["width"]) for role in (REFERENCE, CANDIDATE))
-        if pair[0] != pair[1]:
-            found[case] = (pair[0], pair[1])
-    return found
+        two = [plans[frozen["plans"][case.label][role]] for role in (REFERENCE, CANDIDATE)]
+        pair = (int(two[0]["candidate"]["width"]), int(two[1]["candidate"]["width"]))
+        if pair[0] != pair[1] and _fits(two[0], min(pair)):
+            found[case] = pair
+    smallest = sorted(found, key=lambda c: (prod(c.shape), c.label))[:at_most]
+    return {case: found[case] for case in found if case in smallest}
+
+
+def _fits(plan: Mapping[str, Any], width: int) -> bool:
+    """Whether a width keeps a row inside the private budget, which the refusals of a plan tell."""
+    refused = [
+        c for c, verdict in plan["rejected"] if isinstance(verdict, str) and "scalars a lane" in verdict
+    ]
+    return all(c["width"] != width or c["reuse"] != "private" for c in refused)
 
 
 def _faster(entry: Mapping[str, Any]) -> bool:

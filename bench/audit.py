@@ -477,10 +477,10 @@ def check_replay(records: list[dict[str, Any]], profiles: Sequence[dict[str, Any
     for case in design["cohort"]:
         rows = (math.prod(case["shape"][:-1]), case["shape"][-1])
         need(rows not in trained, place, f"{label(case)} is a training shape")
-        for role in ("reference", "candidate"):
+        for role in ("reference", "candidate", "guarded"):
             key = frozen["plans"][label(case)][role]
             need(key in plans, place, f"the plan of {label(case)}, {role} is not in the file")
-            wanted = design["reference"] if role == "reference" else design["policy"]
+            wanted = {"reference": design["reference"], "candidate": design["policy"], "guarded": role}[role]
             need(
                 plans[key]["data"]["plan"]["policy"] == wanted, plans[key]["place"], "made by another policy"
             )
@@ -494,6 +494,14 @@ def check_replay(records: list[dict[str, Any]], profiles: Sequence[dict[str, Any
         check_result(record["data"], design["collect_options"]["samples"], record["place"])
     _check_measurements(records, design, frozen)
     again = summarize([r["data"] for r in of(records, "measurement")], design["cohort"])
+    for case in design["cohort"]:
+        chosen = {
+            role: plans[key]["data"]["plan"]["candidate"]
+            for role, key in frozen["plans"][label(case)].items()
+        }
+        two = [role for role in ("reference", "candidate") if chosen[role] == chosen["guarded"]]
+        need(bool(two), place, f"{label(case)}: guarded takes neither of the two")
+        again[label(case)]["guarded"] = two[0]
     stated = one(records, "summary", where)
     _same(stated["data"], again, stated["place"])
     return again

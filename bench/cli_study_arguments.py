@@ -6,7 +6,7 @@ import argparse
 
 from tirx_reduce.bench.cli_arguments import Verb, plan_arguments, positive, seed
 
-STEPS = ("search", "fit", "collect", "freeze", "replay", "guarded", "ablate", "audit")
+STEPS = ("search", "fit", "collect", "freeze", "replay", "ablate", "audit")
 
 
 def _positive_float(text: str) -> float:

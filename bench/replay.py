@@ -28,6 +28,8 @@ from tirx_reduce.values import DeviceLimits, GroupPlan
 DESIGN, PROFILE, PLAN, COLLECTED = "design", "profile", "plan", "collected"
 REFERENCE, CANDIDATE = "reference", "candidate"
 """Variants of the replay: the incumbent with reload, and the policy's choice by price alone."""
+GUARDED = "guarded"
+"""Frozen beside them and not measured apart: its mapping is always one of the two."""
 INCUMBENT_POLICY = "analytic"
 ROUNDS = 4
 
@@ -129,7 +131,7 @@ def collect(
 def plan_cohort(
     stand: Stand, cohort: Sequence[Case], policy: str, profile: Any, limits: DeviceLimits | None
 ) -> dict[Case, dict[str, GroupPlan]]:
-    """For each case: the incumbent's plan, the policy's, and the policy's cheapest of each reuse family."""
+    """For each case: the incumbent's plan, the policy's, the guarded one, and the cheapest of each family."""
     from tirx_reduce import schedules
 
     found: dict[Case, dict[str, GroupPlan]] = {}
@@ -137,16 +139,22 @@ def plan_cohort(
         func = get_workload(case.operator).func(case.shape, case.dtype)
         device = profile.device if isinstance(profile, Profile) else None
         reference = schedules.plan(func, stand.target, policy=INCUMBENT_POLICY, limits=limits)
-        chosen = schedules.plan(
-            func, stand.target, policy=policy, calibration=profile, limits=limits, device=device
+        chosen, guarded = (
+            schedules.plan(func, stand.target, policy=name, calibration=profile, limits=limits, device=device)
+            for name in (policy, GUARDED)
         )
-        found[case] = {REFERENCE: reference, CANDIDATE: chosen}
+        found[case] = {REFERENCE: reference, CANDIDATE: chosen, GUARDED: guarded}
         for reuse in ("reload", "private"):
             best = cheapest(chosen, reuse)
             if best is not None:
                 forced = schedules.force(func, best, stand.target, limits)
                 found[case][f"best {reuse}"] = forced
     return found
+
+
+def took(plans: Mapping[str, GroupPlan]) -> str:
+    """Which of the two measured variants the guarded policy takes."""
+    return REFERENCE if plans[GUARDED].candidate == plans[REFERENCE].candidate else CANDIDATE
 
 
 def cheapest(plan: GroupPlan, reuse: str) -> Any:
@@ -179,7 +187,7 @@ def freeze(out: Path, stand: Stand) -> Record:
         plans: dict[str, dict[str, str]] = {}
         sources: dict[str, str] = {}
         for case in map(Case.from_json, design["cohort"]):
-            for role in (REFERENCE, CANDIDATE):
+            for role in (REFERENCE, CANDIDATE, GUARDED):
                 row = _collected(writer.records, case, role)
                 if row["status"] != "measured":
                     raise NotFrozen(
@@ -239,7 +247,8 @@ def run(
         variants = {}
         for case in cohort:
             variants[case] = {role: plans[case][role] for role in (REFERENCE, CANDIDATE)}
-            for role, plan in variants[case].items():
+            for role in (REFERENCE, CANDIDATE, GUARDED):
+                plan = plans[case][role]
                 if plan.key != frozen["plans"][case.label][role]:
                     raise NotFrozen(
                         f"{case.label}, {role}: the plan is not the frozen one; needs a new replay"
@@ -260,7 +269,10 @@ def run(
         )
         if not writer.of_kind(SUMMARY):
             measured = writer.of_kind(MEASUREMENT)
-            writer.append(SUMMARY, summarize(measured, cohort, REFERENCE, (CANDIDATE,)))
+            summary = summarize(measured, cohort, REFERENCE, (CANDIDATE,))
+            for entry, case in zip(summary["cases"], cohort, strict=True):
+                entry[GUARDED] = took(plans[case])
+            writer.append(SUMMARY, summary)
         writer.finish(measurements=len(writer.of_kind(MEASUREMENT)))
     return out
 

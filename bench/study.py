@@ -1,4 +1,4 @@
-"""The whole study in one go: search, fit, plan collection, freeze, replay, guarded, ablation, audit.
+"""The whole study in one go: search, fit, plan collection, freeze, replay, ablation, audit.
 
 Each step is skipped where its file is finished, so that an interrupted study goes on.
 
@@ -20,7 +20,6 @@ from typing import Any
 from tirx_reduce.bench import ablate, audit, fit, replay
 from tirx_reduce.bench.build import Case, Workers
 from tirx_reduce.bench.cohorts import HELD_OUT_SHAPES, OPERATORS, TRAINING_SHAPES, cases, grid
-from tirx_reduce.bench.compare import compare_policies
 from tirx_reduce.bench.measure import COLLECT, REPLAY, SEARCH, Options
 from tirx_reduce.bench.records import compress, finished, read
 from tirx_reduce.bench.search import search
@@ -28,7 +27,7 @@ from tirx_reduce.bench.shapes import parse_shape
 from tirx_reduce.bench.stand import LocalStand, local_stand
 from tirx_reduce.errors import ReduceError
 
-STEPS = ("search", "fit", "collect", "freeze", "replay", "guarded", "ablate", "audit")
+STEPS = ("search", "fit", "collect", "freeze", "replay", "ablate", "audit")
 
 
 def study(
@@ -67,7 +66,7 @@ def study(
     """
     out.mkdir(parents=True, exist_ok=True)
     calibration = out / "calibration.json"
-    files = {name: out / f"{name}.jsonl" for name in ("search", "replay", "guarded", "ablate")}
+    files = {name: out / f"{name}.jsonl" for name in ("search", "replay", "ablate")}
 
     def progress(done: int, total: int, what: str) -> None:
         if done == total or done % 10 == 0 or "measured" not in what:
@@ -109,19 +108,6 @@ def study(
     def do_replay() -> None:
         replay.run(stand, files["replay"], calibration=calibration, workers=workers, progress=progress)
 
-    def do_guarded() -> None:
-        compare_policies(
-            stand,
-            files["guarded"],
-            ("analytic", "guarded"),
-            held_out,
-            calibration=calibration,
-            rounds=rounds,
-            options=replace(replay_options, phases=("gpu_batch", "end_to_end_batch")),
-            workers=workers,
-            progress=progress,
-        )
-
     def do_ablate() -> None:
         widths_of = ablate.from_replay(files["replay"])
         if not widths_of:
@@ -150,7 +136,6 @@ def study(
         "collect": do_collect,
         "freeze": do_freeze,
         "replay": do_replay,
-        "guarded": do_guarded,
         "ablate": do_ablate,
         "audit": do_audit,
     }

@@ -264,7 +264,7 @@ REPLAY_EDITS = {
     "policy": (replan("policy", "other"), "made by another policy"),
     "raw sample": (
         set_in("measurement", "native.timing.phases.gpu_batch.samples_us.1", lambda t: t * 1.5),
-        "softmax 37x1537.*gain: it is not what the raw samples give",
+        "softmax 37x1537.*it is not what the raw samples give",
     ),
     "torch sample": (
         set_in("measurement", "torch.timing.phases.gpu_batch.samples_us.1", lambda t: t * 1.5),
@@ -279,6 +279,11 @@ REPLAY_EDITS = {
         "softmax 37x1537.*gain: it is not what",
     ),
     "verdict": (set_in("summary", "cases.0.gain.candidate.gpu_batch.verdict", "better"), "gain: it is not"),
+    "what guarded took": (
+        set_in("summary", "cases.0.guarded", lambda v: "reference" if v == "candidate" else "candidate"),
+        "guarded: it is not what",
+    ),
+    "price of guarded": (replan("estimate.kernel_score", 1.0, "guarded"), "is priced 1.0, not"),
     "a case left out": (set_in("summary", "cases", lambda c: c[1:]), "cases are missing from the summary"),
     "a pair left out": (drop("measurement"), "1 measurements of the design are missing"),
     "another plan": (set_in("measurement", "plan_key", "0" * 64), "not the frozen plan"),

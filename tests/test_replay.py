@@ -54,7 +54,7 @@ def collected(tmp_path: Path, calibration: Path, monkeypatch: pytest.MonkeyPatch
 def test_alternatives_are_executed_and_no_timing_selects(collected: tuple[Any, Path]) -> None:
     _, out = collected
     rows = of_kind(read(out), "collected")
-    assert [r["role"] for r in rows][:4] == ["reference", "candidate", "best reload", "best private"]
+    assert [r["role"] for r in rows][:4] == ["reference", "candidate", "guarded", "best reload"]
     assert all(r["verified"]["ok"] for r in rows)
     plans = {p["key"]: p["plan"] for p in of_kind(read(out), "plan")}
     chosen = plans[rows[1]["plan_key"]]
