@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -13,10 +12,11 @@ import tvm_ffi
 from tvm import tirx
 
 from tirx_reduce import facts as reader
-from tirx_reduce.candidates import default_scope, enumerate_candidates, refusal
+from tirx_reduce.candidates import enumerate_candidates, refusal, widest_vector
 from tirx_reduce.cost import Policy, choose, decide, features
 from tirx_reduce.device import device_name, limits_for
 from tirx_reduce.errors import ReduceError, Unsupported
+from tirx_reduce.facts_count import count
 from tirx_reduce.program import Const
 from tirx_reduce.values import (
     Candidate,
@@ -143,25 +143,21 @@ def storage_dtype(facts: RowFacts) -> str:
 
 def capture(reading: Any, limits: DeviceLimits) -> dict[str, FamilyCounts]:
     """Lower each reuse family in its plain form, count it, and throw it away."""
-    counts: dict[str, FamilyCounts] = {}
-    for reuse in ("reload", "private"):
-        legal = next((c for c, why in _family(reading.facts, limits, reuse) if why is None), None)
-        if legal is not None:
-            counts[reuse] = count(_lowered(reading, legal, limits, plain=True), reuse)
-    if "private" in counts:
+    facts: RowFacts = reading.facts
+    counts = {"reload": _count(reading, limits, "reload")}
+    if facts.kept and facts.columns is not None:
+        counts["private"] = _count(reading, limits, "private")
         # Threadgroup memory holds the same values of the same walks.
         counts["shared"] = replace(counts["private"], reuse="shared")
     return counts
 
 
-def count(f: Any, reuse: str) -> FamilyCounts:
-    return reader.count(f, reuse)
-
-
-def _family(facts: RowFacts, limits: DeviceLimits, reuse: str) -> Iterable[tuple[Candidate, str | None]]:
-    """Candidates of one family, the widest first: the shortest text to lower."""
-    scope = tuple(c for c in default_scope(facts, limits, None, None) if c.reuse == reuse)
-    return ((c, refusal(c, facts, limits)) for c in reversed(scope))
+def _count(reading: Any, limits: DeviceLimits, reuse: str) -> FamilyCounts:
+    """Counts of one family; they do not depend on the width, nor on whether that width is legal."""
+    width = limits.max_threads // limits.subgroup_size * limits.subgroup_size or limits.max_threads
+    vector = widest_vector(reading.facts, limits)
+    candidate = Candidate(width=width, vector=vector, reuse=reuse)
+    return count(_lowered(reading, candidate, limits, plain=True), reuse)
 
 
 def _decide(
