@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from tvm import relax
 
-from tests.functions import legalized
+from tests.functions import fused, legalized
 from tests.test_facts import CASES, Case
 from tirx_reduce import facts
-from tirx_reduce.describe import explain_program
+from tirx_reduce.describe import digest, explain_program
 
 LAYER_NORM = """\
 for each row of 2 × 3, over 24 columns:
@@ -57,6 +57,12 @@ def test_json_is_plain_and_in_order(case: Case) -> None:
     assert all(t.name in text for t in read.program.tensors)
 
 
+def test_digest_tells_programs_apart() -> None:
+    digests = [digest(facts.analyze(c.func()).program) for c in CASES]
+    assert len(set(digests)) == len({repr(facts.analyze(c.func()).program) for c in CASES})
+    assert digest(facts.analyze(CASES[0].func()).program) == digests[0]
+
+
 def test_shared_values_stand_once() -> None:
     """A chain in which each value is used twice has as many nodes as links."""
 
@@ -65,8 +71,8 @@ def test_shared_values_stand_once() -> None:
             x = bb.emit(relax.op.add(x, x))
         return relax.op.sum(x, -1)
 
-    from tests.functions import fused
-
     (func,) = fused(build, ((4, 8), "float32"))
-    told = facts.analyze(func).to_json()
-    assert len(told["nodes"]) < 60
+    read = facts.analyze(func)
+    assert len(read.to_json()["nodes"]) < 60
+    assert len(digest(read.program)) == 64
+    assert explain_program(read.program).count("\n") < 60

@@ -350,6 +350,25 @@ def offset() -> Any:
     return _rowsum(x)
 
 
+def in_texture() -> Any:
+    return _rowsum(tirx.decl_buffer((4, 8), "float32", scope="global.texture", name="x"))
+
+
+def tiled() -> Any:
+    from tvm.tirx.layout import S, TileLayout
+
+    return _rowsum(tirx.decl_buffer((4, 8), "float32", name="x", layout=TileLayout(S[(4, 8) : (1, 4)])))
+
+
+def deep() -> Any:
+    def build(x: Any) -> Any:
+        for _ in range(400):
+            x = topi.exp(x)
+        return topi.sum(x, -1)
+
+    return topi_func(build, f32(4, 8))
+
+
 def _rowsum(x: Any) -> Any:
     template = topi_func(lambda a: topi.sum(a, -1), f32(4, 8))
     import tvm_ffi
@@ -401,6 +420,9 @@ REFUSALS: tuple[tuple[Callable[[], Any] | Any, str], ...] = (
     (one_row_matmul, "a sum of products with a0, which has no element for each row and column"),
     (matvec_wide, "a sum of products with a0, which has no element for each row and column"),
     (elementwise, "a function without a reduction; needs at least one reduced iterator"),
+    (in_texture, "x in scope global.texture; needs tensors in global memory"),
+    (tiled, "x with a layout of its own; needs a row-major tensor"),
+    (deep, "an expression nested too deeply; needs a depth of a few hundred at most"),
     (strided, "x has symbolic strides; needs fixed strides or a compact tensor"),
     (offset, "x starts at the symbolic offset n; needs a fixed one"),
 )

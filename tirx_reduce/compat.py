@@ -44,6 +44,14 @@ def equal(a: Any, b: Any) -> bool:
     return bool(tvm_ffi.structural_equal(a, b))
 
 
+def is_row_major(kind: Any) -> bool:
+    """Whether a buffer type has no layout beside its strides: none, or the default one."""
+    if kind.layout is None:
+        return True
+    default = tirx.layout.TileLayout(tirx.layout.S[tuple(kind.shape)]) if len(kind.shape) else None
+    return default is not None and equal(kind.layout, default)
+
+
 def lowest(dtype: str) -> float | int:
     """The lowest finite value of `dtype`."""
     return tirx.min_value(dtype).value

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -93,6 +95,13 @@ class _Table:
         return node
 
 
+def digest(program: RowProgram) -> str:
+    """SHA-256 of `program`, the same in every process; time and room grow with its distinct nodes only."""
+    table = _Table()
+    told = json.dumps([_program(program, table), table.nodes], sort_keys=True)
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
 def facts_to_json(facts: RowFacts) -> dict[str, Any]:
     """`facts` as JSON-able values; expressions stand in a table of nodes, operands before what uses them.
 
@@ -107,8 +116,25 @@ def facts_to_json(facts: RowFacts) -> dict[str, Any]:
         `format`, the summary fields, `program` and `nodes`; numbers in `program` refer to `nodes`.
     """
     table = _Table()
-    program = facts.program
-    described = {
+    described = _program(facts.program, table)
+    return {
+        "format": FORMAT,
+        "rows": facts.rows,
+        "columns": facts.columns,
+        "passes": facts.passes,
+        "reductions": facts.reductions,
+        "storage": list(facts.storage),
+        "accumulation": list(facts.accumulation),
+        "kept": facts.kept,
+        "arguments": facts.arguments,
+        "payload_bytes": dict(facts.payload_bytes),
+        "program": described,
+        "nodes": table.nodes,
+    }
+
+
+def _program(program: RowProgram, table: _Table) -> dict[str, Any]:
+    return {
         "tensors": [
             {
                 "param": t.param,
@@ -140,20 +166,6 @@ def facts_to_json(facts: RowFacts) -> dict[str, Any]:
             }
             for o in program.outputs
         ],
-    }
-    return {
-        "format": FORMAT,
-        "rows": facts.rows,
-        "columns": facts.columns,
-        "passes": facts.passes,
-        "reductions": facts.reductions,
-        "storage": list(facts.storage),
-        "accumulation": list(facts.accumulation),
-        "kept": facts.kept,
-        "arguments": facts.arguments,
-        "payload_bytes": dict(facts.payload_bytes),
-        "program": described,
-        "nodes": table.nodes,
     }
 
 
@@ -286,4 +298,4 @@ class _Text:
         return f"{op.name}({', '.join(args)})"
 
 
-__all__ = ["explain_program", "facts_to_json"]
+__all__ = ["digest", "explain_program", "facts_to_json"]

@@ -5,6 +5,8 @@ In go a new value and the mark of its accumulator, out come the combiner and its
 
 from __future__ import annotations
 
+from math import inf
+
 from . import compat
 from .facts_ops import LOWEST, NARROW_FLOATS, is_float
 from .program import Const, Expr, Op, RowValue, rewrite, uses_column, walk
@@ -154,7 +156,8 @@ def is_identity(combiner: str, init: Expr, dtype: str) -> bool:
     if combiner in ("prod", "all"):
         return bool(value == 1)
     if is_float(dtype):
-        return bool(value <= LOWEST[dtype]) if combiner == "max" else bool(value >= -LOWEST[dtype])
+        lowest = LOWEST.get(dtype, -inf)
+        return bool(value <= lowest) if combiner == "max" else bool(value >= -lowest)
     return bool(value == (compat.lowest(dtype) if combiner == "max" else compat.highest(dtype)))
 
 

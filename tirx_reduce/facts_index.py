@@ -45,6 +45,9 @@ class Indices(ABC):
         self.body = body
         self.symbols: dict[str, Any] = {}
         self._symbol_vars: dict[Any, Any] = {}
+        for param in self.params:
+            if compat.is_buffer(param):
+                _check_buffer(param)
         self._strides: dict[Any, tuple[Any, ...]] = {}
 
     @abstractmethod
@@ -72,6 +75,11 @@ class Indices(ABC):
             return self._index(expr.value, scope)
         if type(expr) in ARITHMETIC or (type(expr) in _TESTS and self.integral(expr.a)):
             return type(expr)(self._index(expr.a, scope), self._index(expr.b, scope))
+        if isinstance(expr, tirx.Div | tirx.Mod):
+            # Of natural numbers, truncation is flooring.
+            a, b = self._index(expr.a, scope), self._index(expr.b, scope)
+            if self.space.is_natural(a) and self.space.is_natural(b):
+                return tirx.FloorDiv(a, b) if isinstance(expr, tirx.Div) else tirx.FloorMod(a, b)
         if isinstance(expr, tirx.Select):
             return tirx.Select(
                 self._index(expr.condition, scope),
@@ -107,9 +115,17 @@ class Indices(ABC):
             found = self.space.symbol(self.ops.share(Scalar(self.number[var], dtype)), var.name)
         else:
             found = self.space.symbol(self.sym(var), var.name)
+        if var not in self.number or self._is_extent(var):
             self.space.assume_positive(found)
         self._symbol_vars[var] = found
         return found
+
+    def _is_extent(self, var: Any) -> bool:
+        return any(
+            any(leaf.same_as(var) for extent in p.ty.shape for leaf in compat.leaves(extent))
+            for p in self.params
+            if compat.is_buffer(p)
+        )
 
     def sym(self, var: Any) -> Expr:
         """The symbol of a free variable, under a name of its own."""
@@ -137,3 +153,11 @@ class Indices(ABC):
                 found = tuple(self.space.product(shape[i + 1 :]) for i in range(len(shape)))
             self._strides[buffer] = found
         return self._strides[buffer]
+
+
+def _check_buffer(param: Any) -> None:
+    kind = param.ty
+    if str(kind.storage_scope) not in ("", "global"):
+        raise Unsupported(f"{param.name} in scope {kind.storage_scope}; needs tensors in global memory")
+    if not compat.is_row_major(kind):
+        raise Unsupported(f"{param.name} with a layout of its own; needs a row-major tensor")

@@ -216,6 +216,10 @@ class Space:
         """Whether `index` depends on a looked-up integer."""
         return any(v in self._looked for v in variables(index))
 
+    def is_natural(self, index: Any) -> bool:
+        """Whether `index` is proved not to be negative."""
+        return bool(self.analyzer.can_prove(index >= ZERO))
+
     def bounded(self, index: Any, extent: Any) -> Any:
         """`index`, clamped to [0, extent) unless it is proved to lie there."""
         if self._within(index, extent):
