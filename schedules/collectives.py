@@ -94,18 +94,22 @@ def named(block: Block, values: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(keep("s", v) for v in values)
 
 
-def shuffle_xor(value: Any, offset: int, kind: str) -> Any:
-    """The value of the lane whose number differs in the bit `offset`."""
+def shuffle_xor(block: Block, value: Any, offset: int, kind: str) -> Any:
+    """The value of the lane whose number differs in the bit `offset`, under a name.
+
+    Without a name it would be copied into conditions, where not all lanes evaluate it.
+    """
     dtype = str(value.ty.dtype)
     if kind == "cuda":
         mask = imm(0xFFFFFFFF, "uint32")
-        return tirx.call_intrin(dtype, "tirx.cuda.__shfl_xor_sync", mask, value, imm(offset), imm(32))
+        moved = tirx.call_intrin(dtype, "tirx.cuda.__shfl_xor_sync", mask, value, imm(offset), imm(32))
+        return block.bind("o", moved)
     if dtype in ("int64", "uint64"):
         # Metal shuffles at most 32 bits.
-        low = shuffle_xor(cast(value, "uint32"), offset, kind)
-        high = shuffle_xor(cast(value >> imm(32, dtype), "uint32"), offset, kind)
+        low = shuffle_xor(block, cast(value, "uint32"), offset, kind)
+        high = shuffle_xor(block, cast(value >> imm(32, dtype), "uint32"), offset, kind)
         return tirx.bitwise_or(cast(low, dtype), cast(high, dtype) << imm(32, dtype))
-    return tirx.call_extern(dtype, "simd_shuffle_xor", value, tirx.Cast("uint16", imm(offset)))
+    return block.bind("o", tirx.call_extern(dtype, "simd_shuffle_xor", value, tirx.Cast("uint16", imm(offset))))
 
 
 def reduce_lanes(
@@ -134,7 +138,7 @@ def _butterfly(
     offset = span // 2
     while offset:
         mine = [tuple(block.bind("m", load(c, 0)) for c in held) for held in cells]
-        theirs = [tuple(block.bind("o", shuffle_xor(v, offset, kind)) for v in vs) for vs in mine]
+        theirs = [tuple(shuffle_xor(block, v, offset, kind) for v in vs) for vs in mine]
         for name, held, ours, other in zip(combiners, cells, mine, theirs, strict=True):
             for cell, new in zip(held, combine(name, ours, other), strict=True):
                 block.store(cell, 0, new)
