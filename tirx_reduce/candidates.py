@@ -106,6 +106,7 @@ def refusal(
     return (
         _group_refusal(candidate, limits)
         or _argument_refusal(facts, limits)
+        or _dtype_refusal(facts, limits)
         or _vector_refusal(candidate.vector, facts, limits, n)
         or _split_refusal(candidate, limits, n)
         or _reuse_refusal(candidate, facts, limits)
@@ -136,6 +137,13 @@ def _group_refusal(candidate: Candidate, limits: DeviceLimits) -> str | None:
         return f"group: {candidate.threads} threads; needs whole subgroups of {subgroup}"
     if candidate.unroll != 1:
         return f"unroll: {candidate.unroll} packets; only 1 is emitted"
+    return None
+
+
+def _dtype_refusal(facts: RowFacts, limits: DeviceLimits) -> str | None:
+    narrow = [d for d in facts.storage if "float8" in d]
+    if limits.kind == "metal" and narrow:
+        return f"dtype: {narrow[0]} on metal; needs a dtype that Metal has, such as float16 or int8"
     return None
 
 
