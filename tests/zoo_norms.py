@@ -536,17 +536,20 @@ of_te("batch mean of channels", lambda v: v.mean((0, 2, 3)), _batch, x(2, 5, 3, 
 
 
 def _batch_norm(v: Any) -> Any:
-    def rows(i: Any, j: Any) -> Any:
-        return wide(v, j // 12, i, j % 12 // 4, j % 4)
+    def reduced(read: Any, name: str) -> Any:
+        k, h, w = (te.reduce_axis((0, n), s) for n, s in ((2, "k"), (3, "h"), (4, "w")))
+        return te.compute((5,), lambda c_: te.sum(read(k, c_, h, w), axis=[k, h, w]), name=name)
 
-    flat = te.compute((5, 24), rows, name="flat")
-    mean, rstd = _stats(flat)
+    mean = reduced(lambda *i: wide(v, *i) / 24.0, "mean")
+    spread = reduced(lambda n, i, h, w: (wide(v, n, i, h, w) - mean[i]) * (wide(v, n, i, h, w) - mean[i]), "spread")
     return te.compute(
-        (2, 5, 3, 4), lambda n, i, h, w: ((wide(v, n, i, h, w) - mean[i]) * rstd[i]).astype(v.dtype), name="out"
+        (2, 5, 3, 4),
+        lambda n, i, h, w: ((wide(v, n, i, h, w) - mean[i]) * tirx.rsqrt(spread[i] / 24.0 + EPS)).astype(v.dtype),
+        name="out",
     )
 
 
-of_te("batch_norm in training", lambda v: norm(v, (0, 2, 3)), _batch_norm, x(2, 5, 3, 4), dtypes=WIDE)
+of_te("batch_norm in training", lambda v: norm(v, (0, 2, 3)), _batch_norm, x(2, 5, 3, 4))
 
 # --- other norms
 

@@ -197,16 +197,15 @@ for shape, label in (((2, 1, 3, 24), "batch"), ((1, 1, 3, 24), "all"), ((2, 2, 1
     )
 
 
-def _where_mask(bb: Any, keep: Any, v: Any) -> Any:
-    low = relax.op.full(v.ty.shape, relax.const(LOWEST[str(v.ty.dtype)], v.ty.dtype), v.ty.dtype)
-    return nn.softmax(bb.emit(relax.op.where(keep, v, bb.emit(low))), -1)
+def _where_mask(keep: Any, v: Any) -> Any:
+    low = topi.full_like(v, c(LOWEST[str(v.dtype)], v.dtype))
+    return topi.nn.softmax(topi.where(keep, v, low), -1)
 
 
-of_pattern(
+of_topi(
     "softmax, boolean mask by batch",
     lambda keep, v: softmax(np.where(keep, v, -np.inf)),
     _where_mask,
-    lambda: is_op("relax.nn.softmax")(is_op("relax.where")(wildcard(), wildcard(), wildcard())),
     ((2, 1, 3, 24), "bool"),
     x(2, 2, 3, 24),
 )
