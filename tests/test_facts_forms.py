@@ -334,3 +334,88 @@ def test_empty_extents(shape: tuple[int, int]) -> None:
     read = facts.analyze(topi_func(lambda x: topi.nn.softmax(x, -1), (shape, "float32")))
     assert (read.rows, read.columns) == shape
     assert outputs(read, np.zeros(shape, np.float32))[0].shape == shape
+
+
+def test_boolean_mask_and_temperature() -> None:
+    def build(x: Any, mask: Any, temperature: Any) -> Any:
+        def scaled(b: Any, h: Any, i: Any, j: Any) -> Any:
+            value = x[b, h, i, j] / temperature()
+            return tirx.if_then_else(mask[b, 0, 0, j], value, tirx.const(-np.inf, "float32"))
+
+        return topi.nn.softmax(te.compute(x.shape, scaled, name="scaled"), -1)
+
+    func = topi_func(build, ((2, 3, 4, 8), "float32"), ((2, 1, 1, 8), "bool"), ((), "float32"))
+    read = facts.analyze(func)
+    assert (read.rows, read.columns, read.passes) == (24, 8, 3)
+    x, mask = normal(2, 3, 4, 8), np.arange(16).reshape(2, 1, 1, 8) % 3 > 0
+    (y,) = outputs(read, x, mask, np.float32(0.7))
+    want = np.where(mask, x.astype(np.float64) / np.float64(np.float32(0.7)), -np.inf)
+    np.testing.assert_allclose(y, special.softmax(want, -1), atol=1e-6)
+
+
+def test_norm_and_dynamic_float8() -> None:
+    def build(x: Any, w: Any) -> Any:
+        s = topi.sum(x * x, -1)
+        y = te.compute(
+            x.shape, lambda i, k: x[i, k] * tirx.rsqrt(s[i] / 24.0 + 1e-5) * (w[k] + 1.0), name="y"
+        )
+        scale = topi.max(topi.abs(y), -1) / tirx.const(448.0, "float32")
+        q = te.compute(x.shape, lambda i, k: (y[i, k] / scale[i]).astype("float8_e4m3fn"), name="q")
+        return [q, te.compute((5,), lambda i: scale[i], name="scale")]
+
+    read = facts.analyze(topi_func(build, ((5, 24), "float32"), ((24,), "float32")))
+    assert (read.passes, read.reductions, read.kept) == (3, 2, 1)
+    assert read.storage == ("float32", "float8_e4m3fn")
+    x, w = normal(5, 24), normal(24)
+    q, scale = outputs(read, x, w)
+    wide = x.astype(np.float64)
+    y = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-5) * (w.astype(np.float64) + 1)
+    want = np.abs(y).max(-1) / 448
+    np.testing.assert_allclose(scale, want, rtol=1e-6)
+    np.testing.assert_array_equal(
+        q.astype(np.float32), (y / want[:, None]).astype(np.float32).astype(ml_dtypes.float8_e4m3fn)
+    )
+
+
+def test_rotary_after_norm() -> None:
+    def build(x: Any, cos: Any, sin: Any) -> Any:
+        s = topi.sum(x * x, -1)
+        y = te.compute(x.shape, lambda i, k: x[i, k] * tirx.rsqrt(s[i] + 1e-5), name="y")
+
+        def turned(i: Any, k: Any) -> Any:
+            return y[i, k] * cos[k] + y[i, (k + 4) % 8] * sin[k]
+
+        return te.compute(x.shape, turned, name="turned")
+
+    read = facts.analyze(topi_func(build, ((5, 8), "float32"), ((8,), "float32"), ((8,), "float32")))
+    x, cos, sin = normal(5, 8), normal(8), np.flip(normal(8))
+    (got,) = outputs(read, x, cos, sin)
+    y = x.astype(np.float64) / np.sqrt((x.astype(np.float64) ** 2).sum(-1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(got, y * cos + np.roll(y, -4, -1) * sin, atol=1e-6)
+
+
+def test_scalar_that_is_an_extent() -> None:
+    """An extent that is passed as a parameter is a Scalar, not a Sym."""
+    n = tirx.Var("n", "int32")
+    x = tirx.decl_buffer((n, 8), "float32", name="x")
+    template = topi_func(lambda a: topi.sum(a, -1), ((symbol("m", "int32"), 8), "float32"))
+    import tvm_ffi
+
+    old, out = template.params
+    extent = old.ty.shape[0]
+    y = tirx.decl_buffer((n,), "float32", name="y")
+    names = {old: x, out: y, extent: n}
+    body = tvm_ffi.structural_map(template.body, (tirx.Var, lambda v: names.get(v, v)))
+    read = facts.read(tirx.PrimFunc([x, n, y], body, None, template.attrs))
+    assert dict(read.symbols) == {}
+    data = normal(3, 8)
+    (got,) = outputs(read.facts, data, 3)
+    np.testing.assert_allclose(got, data.astype(np.float64).sum(-1), atol=1e-6)
+
+
+def test_symbols_of_one_name_are_told_apart() -> None:
+    n, m = symbol("n"), symbol("n")
+    read = facts.read(topi_func(lambda x: topi.nn.softmax(x, -1), ((n, m), "float32")))
+    assert set(read.symbols) == {"n", "n_"}
+    assert read.symbols["n"].same_as(n)
+    assert read.symbols["n_"].same_as(m)
