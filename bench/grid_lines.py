@@ -1,0 +1,107 @@
+"""The lines of the peers' grid: operators, shapes and dtypes in the order in which they are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tirx_reduce.bench.build import Case
+from tirx_reduce.bench.shapes import Shape, shape_text
+from tirx_reduce.errors import ReduceError
+
+TABLE, ODD, FUSED = "table", "odd", "fused"
+GROUPS = (TABLE, ODD, FUSED)
+DTYPES = ("float32", "bfloat16")
+OPERATORS = ("softmax", "rms_norm", "layer_norm")
+TABLE_SHAPES: tuple[Shape, ...] = (
+    (4096, 4096),
+    (2048, 16384),
+    (1024, 32768),
+    (16384, 1024),
+    (32768, 256),
+    (256, 131072),
+    (8, 131072),
+    (1, 131072),
+    (768, 6144),
+    (256, 3072),
+    (64, 12288),
+    (37, 1536),
+)
+"""Large ones first: where a run stops early, the lines that say most about bytes are there."""
+ODD_SHAPES: tuple[Shape, ...] = ((4096, 4095), (37, 1537), (64, 12289), (1000, 50257))
+NEIGHBOURS: dict[Shape, Shape] = {
+    (4096, 4095): (4096, 4096),
+    (37, 1537): (37, 1536),
+    (64, 12289): (64, 12288),
+}
+"""The aligned shape beside an odd one, where the table has it."""
+FUSED_CASES: tuple[tuple[str, Shape], ...] = (
+    ("add_rms_norm", (4096, 4096)),
+    ("add_rms_norm", (16384, 1024)),
+    ("add_rms_norm", (2048, 8192)),
+    ("add_rms_norm", (256, 3072)),
+    ("masked_softmax", (4, 32, 512, 512)),
+    ("masked_softmax", (8, 16, 256, 256)),
+    ("masked_softmax", (1, 8, 1024, 4096)),
+)
+
+
+def lines(
+    groups: Collection[str] = GROUPS,
+    *,
+    operators: Collection[str] = (),
+    shapes: Collection[Shape] = (),
+    dtypes: Collection[str] = (),
+) -> tuple[Case, ...]:
+    """The cases of some groups, in order.
+
+    Parameters
+    ----------
+    groups
+        Some of `table` (72 lines), `odd` (columns that no vector divides), `fused`.
+    operators, shapes, dtypes
+        What to keep; empty keeps all. Shapes may be others than the grid's, with the grid's operators.
+
+    Raises
+    ------
+    ReduceError
+        A group is unknown, or nothing is left.
+    """
+    unknown = [g for g in groups if g not in GROUPS]
+    if unknown:
+        raise ReduceError(f"group {unknown[0]!r} is not known; needs some of {', '.join(GROUPS)}")
+    found: list[Case] = []
+    if TABLE in groups:
+        found += _product(TABLE_SHAPES)
+    if ODD in groups:
+        found += _product(ODD_SHAPES)
+    if FUSED in groups:
+        found += [Case(operator=o, shape=s, dtype="bfloat16") for o, s in FUSED_CASES]
+    new = [s for s in shapes if all(c.shape != s for c in found)]
+    found += _product(tuple(s for s in new if len(s) == 2))
+    found += [Case(operator="masked_softmax", shape=s, dtype=d) for s in new if len(s) > 2 for d in DTYPES]
+    kept = tuple(
+        c
+        for c in found
+        if (not operators or c.operator in operators)
+        and (not shapes or c.shape in shapes)
+        and (not dtypes or c.dtype in dtypes)
+    )
+    if not kept:
+        raise ReduceError("no line of the grid is left; needs operators, shapes and dtypes that it has")
+    return kept
+
+
+def group_of(case: Case) -> str:
+    """Which part of the grid a case belongs to; `table` needs the table's shape, operator and dtype."""
+    if case.operator in OPERATORS and case.shape in TABLE_SHAPES and case.dtype in DTYPES:
+        return TABLE
+    return FUSED if case.operator not in OPERATORS else ODD
+
+
+def title(case: Case) -> str:
+    """`float32 softmax 37x1536`."""
+    return f"{case.dtype} {case.operator} {shape_text(case.shape)}"
+
+
+def _product(shapes: Collection[Shape]) -> list[Case]:
+    return [Case(operator=o, shape=s, dtype=d) for s in shapes for d in DTYPES for o in OPERATORS]
