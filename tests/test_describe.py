@@ -22,6 +22,7 @@ for each row of 2 × 3, over 24 columns:
   pass 1:
     t0 = a0[row, col]
     s0 = sum over columns of t0  (float32)
+    serves later passes too: a0[row, col]
   pass 2:
     t1 = (t0 - (s0 / 24))
     s1 = sum over columns of (t1 * t1)  (float32)

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from .facts_keep import Walks
 from .program import (
     Access,
     ColIndex,
@@ -195,8 +196,11 @@ class _Text:
             lines.append(f"  {tensor.role:3} {tensor.name}: {tensor.dtype}[{shape}]")
         roots = [e for r in program.reductions for e in r.elements] + [o.value for o in program.outputs]
         self._count(roots)
+        kept = Walks(program).kept()
         for level in range(program.depth + 1):
             lines += self._pass(level)
+            if level == 0 and kept:
+                lines.append(f"    serves later passes too: {', '.join(self.show(e) for e in kept)}")
         return "\n".join(lines)
 
     def _pass(self, level: int) -> list[str]:

@@ -48,7 +48,7 @@ def check_payload(reader: Reader, program: RowProgram, products: Sequence[Reduct
 
 
 def _owned(reader: Reader, load: Load) -> bool:
-    """Whether every (row, column) reads an element of its own through `load`."""
+    """Whether every row reads elements of its own through `load`, column by column."""
     if load.index.dense:
         return True
     space, indices = reader.space, reader.indices[load]
@@ -56,8 +56,11 @@ def _owned(reader: Reader, load: Load) -> bool:
         return True  # a row of a table: which one, no analysis can tell
     numbers = {space.poly.number(v): e for v, e in space.rows + space.columns}
     alone, mixed = _axes(space, indices, numbers)
+    rows = {space.poly.number(v) for v, _ in space.rows}
+    if rows <= alone and (load.index.stride != 0 or not space.columns):
+        return True  # whatever the columns do, no other row reads it
     # Two axes that mix rows and columns are a window over both, even where windows do not overlap.
-    return alone == set(numbers) or (mixed < 2 and _radix(space, reader.loads[load], numbers))
+    return bool(mixed < 2 and _radix(space, reader.loads[load], numbers))
 
 
 def _axes(space: Space, indices: tuple[Any, ...], numbers: Mapping[int, Any]) -> tuple[set[int], int]:
