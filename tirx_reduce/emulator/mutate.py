@@ -20,7 +20,7 @@ class Mutant:
 
 
 def without_barriers(text: str) -> tuple[Mutant, ...]:
-    """One text for each barrier of `text`, which lacks it.
+    r"""One text for each barrier of `text`, which lacks it.
 
     >>> [m.line for m in without_barriers("a();\\n__syncthreads();\\nb();\\n")]
     [2]
