@@ -419,3 +419,13 @@ def test_symbols_of_one_name_are_told_apart() -> None:
     assert set(read.symbols) == {"n", "n_"}
     assert read.symbols["n"].same_as(n)
     assert read.symbols["n_"].same_as(m)
+
+
+def test_extents_come_back_to_tvm() -> None:
+    n, m = symbol("n"), symbol("m", "int32")
+    x = topi_func(lambda x: topi.nn.softmax(x, -1), ((n, m.astype("int64") * 8 + 1, 4), "float32"))
+    reading = facts.read(x)
+    rows = [reading.extent(e) for e in reading.facts.program.rows]
+    assert rows[0].same_as(n)
+    assert str(rows[1]) == 'T.Cast("int64", m) * T.int64(8) + T.int64(1)'
+    assert reading.extent(reading.facts.program.columns).value == 4

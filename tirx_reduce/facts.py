@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tvm import tirx
+
 from . import compat
 from .errors import Unsupported
 from .facts_blocks import Block, Store, read_blocks
@@ -18,8 +20,8 @@ from .facts_index import Scope
 from .facts_owner import stored_at
 from .facts_reduce import Reductions, row_space
 from .facts_shape import check_payload, summary
-from .facts_space import ZERO
-from .program import Output, RowProgram, Tensor
+from .facts_space import ZERO, int64
+from .program import Const, Expr, Op, Output, RowProgram, Scalar, Sym, Tensor
 from .values import RowFacts
 
 
@@ -32,6 +34,36 @@ class Reading:
     """TVM variable of each `Sym` by name."""
     params: tuple[Any, ...]
     """Parameters of the PrimFunc; `param` of tensors, loads, outputs and scalars counts them."""
+
+    def extent(self, extent: Expr) -> Any:
+        """An extent of the row program as TIR in int64, over the function's own variables.
+
+        Raises
+        ------
+        Unsupported
+            If it is made of more than symbols, scalars and integer arithmetic.
+        """
+        if isinstance(extent, Const):
+            return int64(int(extent.value))
+        if isinstance(extent, Sym | Scalar):
+            var = self.symbols[extent.name] if isinstance(extent, Sym) else self.params[extent.param]
+            return var if extent.dtype == "int64" else tirx.Cast("int64", var)
+        if isinstance(extent, Op) and extent.name == "cast":
+            return self.extent(extent.args[0])
+        if isinstance(extent, Op) and extent.name in _EXTENTS:
+            return _EXTENTS[extent.name](*(self.extent(a) for a in extent.args))
+        raise Unsupported(f"an extent of {type(extent).__name__}; needs integer arithmetic on symbols")
+
+
+_EXTENTS = {
+    "add": tirx.Add,
+    "sub": tirx.Sub,
+    "mul": tirx.Mul,
+    "floordiv": tirx.FloorDiv,
+    "floormod": tirx.FloorMod,
+    "min": tirx.Min,
+    "max": tirx.Max,
+}
 
 
 def analyze(func: Any) -> RowFacts:
