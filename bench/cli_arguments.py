@@ -37,9 +37,10 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-color", action="store_true", help="print without colours")
 
 
-def _subject(parser: argparse.ArgumentParser) -> None:
+def _subject(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
     parser.add_argument(
         "subject",
+        nargs="?" if optional else None,
         help="an operator (softmax, rms_norm, …) or FILE.py:NAME of a PrimFunc, an IRModule or a Workload",
     )
     parser.add_argument("shape", nargs="?", help="extents, the reduced one last: 768x6144, 4x32x128x64")
@@ -88,9 +89,9 @@ def seed(text: str) -> int:
     return value
 
 
-def plan_arguments(parser: argparse.ArgumentParser) -> None:
-    """What every verb that plans takes."""
-    _subject(parser)
+def plan_arguments(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
+    """What every verb that plans takes; `optional`: the subject may be left out."""
+    _subject(parser, optional=optional)
     _target(parser)
     _policy(parser)
 

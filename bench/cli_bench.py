@@ -25,6 +25,13 @@ def bench(args: argparse.Namespace) -> int:
     from tirx_reduce.bench.stand import local_stand
     from tirx_reduce.bench.trial import try_out
 
+    if args.grid:
+        from tirx_reduce.bench import grid
+
+        return grid.run(args)
+    if args.subject is None:
+        raise ReduceError("nothing to time; needs an operator and a shape, or --grid peers")
+    regime = args.regime or "warm"
     request = read_request(args)
     subject = only(request)
     workload, shape, dtype = subject.runnable()
@@ -39,8 +46,8 @@ def bench(args: argparse.Namespace) -> int:
             case,
             built,
             timing_of(args, REPLAY),
-            regime=args.regime,
-            cache_bytes=_cache_bytes(stand.device) if args.regime == "cold" else 0,
+            regime=regime,
+            cache_bytes=_cache_bytes(stand.device) if regime == "cold" else 0,
             device_name=environment["device"],
         )
     moved = workload.bytes_moved(shape, dtype)
@@ -91,5 +98,5 @@ def _lines(
         [name.replace("_", " "), number(us), number(moved / us / 1e3) if name == "gpu_batch" else ""]
         for name, us in medians.items()
     ]
-    lines += table([f"phase ({args.regime})", "median µs", "GB/s"], rows, style=style)
+    lines += table([f"phase ({args.regime or 'warm'})", "median µs", "GB/s"], rows, style=style)
     return [*lines, NOT_TO_SUBTRACT]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from tirx_reduce.bench.cli_arguments import Verb, plan_arguments, positive, seed
+from tirx_reduce.bench.grid_arguments import add_grid_arguments
 
 STEPS = ("search", "fit", "collect", "freeze", "replay", "ablate", "audit")
 
@@ -127,14 +128,18 @@ def _study(parser: argparse.ArgumentParser) -> None:
 
 
 def _bench(parser: argparse.ArgumentParser) -> None:
-    plan_arguments(parser)
+    plan_arguments(parser, optional=True)
     parser.add_argument("--samples", type=positive, metavar="N", help="samples of a phase")
     parser.add_argument("--batch-ms", type=_positive_float, metavar="MS", help="length of a sample")
     parser.add_argument(
         "--warmup-ms", type=_positive_float, metavar="MS", help="warm-up before the first one"
     )
-    parser.add_argument("--regime", choices=("warm", "cold"), default="warm", help="default: %(default)s")
+    parser.add_argument("--regime", choices=("warm", "cold"), help="default: warm; of the grid, cold")
     parser.add_argument("--stand-in", action="store_true", help="run plain code on the CPU: a trial")
+    parser.add_argument(
+        "--grid", choices=("peers",), help="a whole grid beside torch, Liger, quack and dlight"
+    )
+    add_grid_arguments(parser)
 
 
 def _plot(parser: argparse.ArgumentParser) -> None:
@@ -152,7 +157,8 @@ STUDY_VERBS: tuple[Verb, ...] = (
         name="bench",
         summary="time one planned kernel on the device",
         epilog="examples:\n  tirx-reduce bench softmax 768x6144 --target metal\n"
-        "  tirx-reduce bench rms_norm 4096x4096 --target cuda --dtype bf16 --regime cold",
+        "  tirx-reduce bench rms_norm 4096x4096 --target cuda --dtype bf16 --regime cold\n"
+        "  tirx-reduce bench --grid peers --target cuda --workers 16 --out grid.jsonl",
         handler="cli_bench:bench",
         add_arguments=_bench,
     ),

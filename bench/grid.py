@@ -1,4 +1,4 @@
-"""The peers' grid: our planned kernels, the peers and the copy, interleaved at every line, to one record file.
+"""The peers' grid: our planned kernels, the peers and the copy, interleaved at every line; one record file.
 
 Run as `python -m tirx_reduce.bench.grid --out FILE`, or through the command line's `bench --grid peers`.
 """
@@ -40,7 +40,7 @@ from tirx_reduce.bench.shapes import parse_shape
 from tirx_reduce.bench.stand import BANDWIDTH, LocalStand, local_stand, target_json
 from tirx_reduce.bench.stock import build_stock
 from tirx_reduce.bench.targets import read_target
-from tirx_reduce.bench.trial import keep_source
+from tirx_reduce.bench.trial import COLD, keep_source
 from tirx_reduce.errors import ReduceError
 
 LINE, SETTINGS = "grid line", "grid settings"
@@ -174,7 +174,7 @@ def _request(args: argparse.Namespace, device: str) -> Request:
         policies=policies if OURS in peers else (),
         method=Method(
             rounds=args.rounds,
-            regime=args.regime,
+            regime=args.regime or COLD,
             cold_bytes=args.cold_mb * 1e6,
             gigabytes_per_second=BANDWIDTH.get(device, 0.0),
         ),
@@ -294,10 +294,10 @@ def _told(case: Case, line: Mapping[str, Any]) -> str:
 
 
 def _print(args: argparse.Namespace) -> None:
-    from tirx_reduce.bench.grid_report import markdown, rows_of
+    from tirx_reduce.bench.grid_report import as_json, markdown, rows_of
 
     rows = rows_of([args.out])
-    print(json.dumps(rows, ensure_ascii=False) if args.json else markdown(rows))
+    print(json.dumps(as_json(rows), ensure_ascii=False) if args.json else markdown(rows))
 
 
 def _say(text: str) -> None:

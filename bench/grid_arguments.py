@@ -30,15 +30,17 @@ def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
     grid.add_argument("--budget-s", type=float, metavar="S", help="begin no line after this many seconds")
     grid.add_argument("--cold-mb", type=float, default=300.0, help="input that a cold run rotates over")
 
+    build = parser.add_argument_group("builds of the grid")
+    build.add_argument("--workers", type=int, default=0, metavar="N", help="processes (default: none)")
+    build.add_argument("--scratch", metavar="DIR", help="folder (default: a temporary one)")
+    build.add_argument("--commit", help="of the checkout, where there is no git")
+    build.add_argument("--dirty", action="store_true", help="the checkout has changes beside --commit")
+
 
 def add_place_arguments(parser: argparse.ArgumentParser) -> None:
-    """What every measuring verb has, for running the grid by itself."""
+    """What the verb `bench` has without the grid, for running the grid by itself."""
     parser.add_argument("--target", default="cuda", help="default: %(default)s")
     parser.add_argument("--calibration", metavar="FILE", help="for policies that need one")
-    parser.add_argument("--regime", choices=("warm", "cold"), default="cold", help="default: %(default)s")
+    parser.add_argument("--regime", choices=("warm", "cold"), help="default: cold")
     parser.add_argument("--stand-in", action="store_true", help="run plain code on the CPU: a trial")
-    parser.add_argument("--workers", type=int, default=0, metavar="N", help="processes that build")
-    parser.add_argument("--scratch", metavar="DIR", help="folder for builds (default: a temporary one)")
-    parser.add_argument("--commit", help="of the checkout, where there is no git")
-    parser.add_argument("--dirty", action="store_true", help="the checkout has changes beside --commit")
     parser.add_argument("--json", action="store_true", help="print JSON rows instead of a table")

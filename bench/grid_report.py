@@ -166,6 +166,11 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
+def as_json(rows: Sequence[Row]) -> dict[str, Any]:
+    """Rows and their summary."""
+    return {"summary": summary(rows), "rows": list(rows)}
+
+
 def markdown(rows: Sequence[Row], *, wide: bool = False) -> str:
     """The table, its summary, the odd columns beside their neighbours, and what failed."""
     policies = list(dict.fromkeys(p for r in rows for p in r["ours"]))
@@ -182,7 +187,8 @@ def markdown(rows: Sequence[Row], *, wide: bool = False) -> str:
         out.append(
             f"Of {numbers['compared']} compared lines of {numbers['lines']}: best peer ÷ ours ≥ 1.00 on "
             f"{numbers['at_least_level']}, ≥ 0.98 on {numbers['at_least_0.98']}, "
-            f"worst {numbers['worst']:.3f} ({numbers['worst_line']}), geometric mean {numbers['geometric_mean']:.3f}."
+            f"worst {numbers['worst']:.3f} ({numbers['worst_line']}), "
+            f"geometric mean {numbers['geometric_mean']:.3f}."
         )
     out += _failures(rows)
     return "\n".join(out).strip()
@@ -278,8 +284,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     if args.rows:
-        kept = {"summary": summary(rows), "rows": rows}
-        Path(args.rows).write_text(json.dumps(kept, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
+        text = json.dumps(as_json(rows), indent=1, ensure_ascii=False, sort_keys=True)
+        Path(args.rows).write_text(f"{text}\n")
     text = markdown(rows, wide=args.wide)
     if args.out:
         Path(args.out).write_text(text + "\n")

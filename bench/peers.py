@@ -72,8 +72,9 @@ def quiet_inductor() -> None:
     from torch._inductor import config
 
     settings: Any = config
-    settings.compile_threads = 1
-    settings.autotune_local_cache = False
+    for name, value in (("compile_threads", 1), ("autotune_local_cache", False)):
+        if hasattr(settings, name):
+            setattr(settings, name, value)
 
 
 def make_liger(case: Case) -> Ready:
