@@ -75,6 +75,8 @@ class Job:
     """Where the library and the compile cache go."""
     stand_in: bool = False
     """Emit the kernel, but build the plain function for the CPU: for trying a study without a GPU."""
+    suffix: str = ".so"
+    """`.tar` leaves linking to the machine that loads it, which may be of another kind than this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +189,7 @@ def build_plans(
             target=target,
             folder=str(folder),
             stand_in=stand.stand_in,
+            suffix=stand.suffix,
         )
         for key, (case, plan) in plans.items()
     ]
@@ -220,7 +223,7 @@ def _build(job: Job, start: float) -> Built:
         executable = tvm.compile(func, "llvm")
     elif target.kind.name == "cuda":
         _compile_now(source, target)
-    library = folder / f"{job.key}.so"
+    library = folder / f"{job.key}{job.suffix}"
     executable.export_library(str(library))
     return Built(
         key=job.key,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -58,35 +59,23 @@ def stand_of(args: argparse.Namespace) -> Iterator[Any]:
         if args.rpc is None:
             yield local_stand(target, folder, stand_in=args.stand_in, commit=args.commit, dirty=dirty)
         else:
-            yield _remote(args, target, folder, dirty)
+            yield _remote(args, folder, dirty)
 
 
-def _remote(args: argparse.Namespace, target: Any, folder: Path, dirty: bool | None) -> Any:
-    from tvm import rpc
+def _remote(args: argparse.Namespace, folder: Path, dirty: bool | None) -> Any:
+    from tirx_reduce.bench.remote import rpc_stand
 
-    from tirx_reduce.bench.stand import RpcStand
-
-    host, _, port = args.rpc.rpartition(":")
-    if not host or not port.isdigit():
-        raise ReduceError(f"--rpc {args.rpc!r} is not read; needs HOST:PORT")
     for name in ("key", "device_name"):
         if getattr(args, name) is None:
             raise ReduceError(f"--rpc without --{name.replace('_', '-')}; needs both --key and --device-name")
-    try:
-        remote = rpc.connect_tracker(host, int(port)).request(args.key)
-    except Exception as error:
-        # TVM's client raises OSError, RuntimeError or its own errors, by where the connection fails.
-        raise ReduceError(
-            f"no server {args.key!r} at tracker {args.rpc} ({type(error).__name__}); "
-            "needs a running `python -m tvm.exec.rpc_server --tracker`"
-        ) from error
-    kind = "cpu" if args.stand_in else str(target.kind.name)
-    return RpcStand(
-        target=target,
-        remote=remote,
-        device=remote.device(kind, 0),
-        name=args.device_name,
-        folder=folder,
+    # As it was named: a tag's own host is the far side's, and its host code is built for that.
+    named = json.loads(args.target) if args.target.lstrip().startswith("{") else args.target
+    return rpc_stand(
+        args.rpc,
+        args.key,
+        args.device_name,
+        named,
+        folder,
         stand_in=args.stand_in,
         commit=args.commit,
         dirty=dirty,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -36,6 +36,8 @@ class Stand(Protocol):
     """The TVM device, with `sync()`."""
     folder: Path
     """Where libraries are put."""
+    suffix: str
+    """Of libraries."""
 
     @property
     def kind(self) -> str:
@@ -71,6 +73,7 @@ class LocalStand:
     dirty: bool | None = None
     name: str | None = None
     """Of the device, where it does not say."""
+    suffix: str = ".so"
 
     @property
     def kind(self) -> str:
@@ -116,7 +119,8 @@ class RpcStand:
     stand_in: bool = False
     commit: str | None = None
     dirty: bool | None = None
-    loaded: list[str] = field(default_factory=list)
+    suffix: str = ".tar"
+    """Linked by the far side's own compiler."""
 
     @property
     def kind(self) -> str:
@@ -135,7 +139,6 @@ class RpcStand:
         name = Path(built.library).name
         self.remote.upload(built.library)
         module = self.remote.load_module(name)
-        self.loaded.append(name)
         sets = tuple(tuple(tvm.runtime.tensor(a, device=self.device) for a in one) for one in arrays)
         return Kernel(
             module=module, entry=built.entry, device=self.device, call=module[built.entry], sets=sets
