@@ -10,7 +10,7 @@ from tirx_reduce.bench.shapes import Shape, limit_rows, row_count, shape_text
 from tirx_reduce.bench.workloads import Verdict, Workload
 from tirx_reduce.values import GroupPlan
 
-AFFORDABLE_ELEMENTS = 1 << 17
+AFFORDABLE_ELEMENTS = 1 << 18
 """Elements of one operand that the CPU model goes through in seconds."""
 MOST_ROWS = 64
 METAL_WORDS = (
