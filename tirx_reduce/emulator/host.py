@@ -281,7 +281,7 @@ class _Host:
             raise EmulatorError("a kernel is launched outside a call")
         tags = [t for t in self.launches[name] if t not in _WITHOUT_VALUE]
         split = len(arguments) - len(tags)
-        sizes = {"blockIdx": [1, 1, 1], "threadIdx": [1, 1, 1]}
+        sizes = {"blockIdx": [1, 1, 1], "threadIdx": [1, 1, 1], "clusterCtaIdx": [1, 1, 1]}
         dynamic = 0
         for tag, value in zip(tags, arguments[split:], strict=True):
             where, _, axis = tag.partition(".")
@@ -298,6 +298,7 @@ class _Host:
             (grid[0], grid[1], grid[2]),
             (block[0], block[1], block[2]),
             dynamic,
+            sizes["clusterCtaIdx"][0],
         )
 
     def call(self, session: Session, plan: list[Any], held: list[Held], regions: list[Region]) -> None:

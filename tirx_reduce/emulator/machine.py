@@ -66,6 +66,7 @@ class _Counters(ctypes.Structure):
         ("barriers", _U64),
         ("collectives", _U64),
         ("subgroup_barriers", _U64),
+        ("cluster_barriers", _U64),
     ]
 
 
@@ -81,6 +82,7 @@ class _Launch(ctypes.Structure):
         ("block", _U32 * 3),
         ("order", _U32),
         ("dynamic_bytes", _U32),
+        ("cluster", _U32),
         ("seed", _U64),
         ("max_accesses", _U64),
         ("module_lo", _U64),
@@ -133,6 +135,7 @@ class Counters:
     collectives: int
     """Shuffles and reductions, each once per subgroup."""
     subgroup_barriers: int
+    cluster_barriers: int = 0
 
 
 def _add(a: Counters | None, c: _Counters) -> Counters:
@@ -148,6 +151,7 @@ def _add(a: Counters | None, c: _Counters) -> Counters:
         barriers=(a.barriers if a else 0) + int(c.barriers),
         collectives=(a.collectives if a else 0) + int(c.collectives),
         subgroup_barriers=(a.subgroup_barriers if a else 0) + int(c.subgroup_barriers),
+        cluster_barriers=(a.cluster_barriers if a else 0) + int(c.cluster_barriers),
     )
 
 
@@ -225,6 +229,7 @@ class Session:
         grid: tuple[int, int, int],
         block: tuple[int, int, int],
         dynamic: int = 0,
+        cluster: int = 1,
     ) -> None:
         """Runs a kernel.
 
@@ -233,6 +238,11 @@ class Session:
         values : an address for each pointer, a ctypes value for each scalar, bytes for each struct.
         """
         _check_launch(self, kernel, grid, block, dynamic)
+        if not 1 <= cluster <= 16 or grid[0] % cluster:
+            raise LimitExceeded(
+                f"a cluster of {cluster} groups in a grid of {grid[0]}; needs 1 to 16 that divide it",
+                kernel=kernel.name,
+            )
         lib = self.library.handle
         number = self.library.source.kernels.index(kernel)
         slots: list[Any] = []
@@ -262,6 +272,7 @@ class Session:
         launch.grid[:], launch.block[:] = grid, block
         launch.order = ORDERS.index(self.order)
         launch.dynamic_bytes = dynamic
+        launch.cluster = cluster
         launch.seed = self.seed + 1
         launch.max_accesses = self.limits.max_accesses
         launch.module_lo, launch.module_hi = self.library.low, self.library.high

@@ -6,7 +6,16 @@ from dataclasses import dataclass
 
 from .tokens import Text
 
-_BARRIERS = frozenset({"threadgroup_barrier", "__syncthreads", "simdgroup_barrier", "__syncwarp"})
+_BARRIERS = frozenset(
+    {
+        "threadgroup_barrier",
+        "simdgroup_barrier",
+        "__syncthreads",
+        "__syncwarp",
+        "tirx_reduce_cluster_arrive",
+        "tirx_reduce_cluster_wait",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +34,23 @@ def without_barriers(text: str) -> tuple[Mutant, ...]:
     >>> [m.line for m in without_barriers("a();\\n__syncthreads();\\nb();\\n")]
     [2]
     """
-    count = sum(token.text in _BARRIERS for token in Text(text).tokens)
     mutants: list[Mutant] = []
-    for number in range(count):
+    for number in range(len(_calls(Text(text)))):
         t = Text(text)
-        at = [i for i, token in enumerate(t.tokens) if token.text in _BARRIERS][number]
+        at = _calls(t)[number]
         end = t.close(at + 1)
         lost = t.text[t.tokens[at].start : t.tokens[end].end]
         t.edit(at, end, "")
         mutants.append(Mutant(t.line(at), lost, t.edited()))
     return tuple(mutants)
+
+
+def _calls(t: Text) -> list[int]:
+    """Where barriers are called; a definition in the prelude is no call."""
+    return [
+        i
+        for i, token in enumerate(t.tokens[:-2])
+        if token.text in _BARRIERS
+        and t.tokens[i + 1].text == "("
+        and t.tokens[t.close(i + 1) + 1].text == ";"
+    ]

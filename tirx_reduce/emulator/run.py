@@ -206,6 +206,7 @@ def run_source(
     kernel: str | None = None,
     *,
     dynamic_bytes: int = 0,
+    cluster: int = 1,
     outputs: Sequence[str] | None = None,
     once: bool = True,
     seed: int = 0,
@@ -225,6 +226,7 @@ def run_source(
     orders : orders of lanes to run: `forward`, `reverse`, `random`.
     kernel : name of the kernel, where the text has several.
     dynamic_bytes : threadgroup memory that the launch adds.
+    cluster : groups along x that form a thread-block cluster (CUDA).
     outputs : names of the parameters that must be written completely, and once; all others must not be
         written. None: what the text stores to.
     once : whether a second write of an element is an error.
@@ -266,7 +268,7 @@ def run_source(
             values = [
                 address[p.name] if p.kind == "pointer" else _scalar(p, given) for p in chosen.parameters
             ]
-            session.launch(chosen, values, sizes[0], sizes[1], dynamic_bytes)
+            session.launch(chosen, values, sizes[0], sizes[1], dynamic_bytes, cluster)
 
         def open_session(order: str) -> Session:
             return Session(model, library, order, seed, limits or default_limits(kind), once)

@@ -36,6 +36,9 @@ void emu_subgroup_barrier(int site, emu_u32 mask, emu_u32 flags);
 void emu_collect(int site, int op, emu_u32 mask, int width, emu_u32 arg, int clamps, emu_combine combine,
                  const char* in, char* out, int bytes);
 emu_u32 emu_active(int site);
+void emu_cluster_arrive(int site);
+void emu_cluster_wait(int site);
+void emu_cluster_store(int site, void* slot, const void* value, int bytes, int rank);
 __attribute__((error("inline assembly; the model executes C++ only"))) void emu_assembly();
 }
 

@@ -485,3 +485,14 @@ EMU_ALWAYS void emu_syncwarp(int site, unsigned mask = ~0u) { emu_subgroup_barri
 #define TIRX_REDUCE_CPU_MODEL 1
 // A launch waits for the one before it: launches of the model never overlap.
 EMU_ALWAYS void tirx_reduce_begin() {}
+template <class T>
+EMU_RAW EMU_ALWAYS void emu_cluster_put(int site, T* slot, T value, int rank) {
+  emu_cluster_store(site, slot, &value, sizeof(T), rank);
+}
+#define tirx_reduce_cluster_arrive() emu_cluster_arrive(EMU_SITE)
+#define tirx_reduce_cluster_wait() emu_cluster_wait(EMU_SITE)
+#define tirx_reduce_cluster_store_float32(slot, value, rank) emu_cluster_put<float>(EMU_SITE, slot, value, rank)
+#define tirx_reduce_cluster_store_int32(slot, value, rank) emu_cluster_put<int>(EMU_SITE, slot, value, rank)
+#define tirx_reduce_cluster_store_uint32(slot, value, rank) emu_cluster_put<unsigned int>(EMU_SITE, slot, value, rank)
+#define tirx_reduce_cluster_store_int64(slot, value, rank) emu_cluster_put<int64_t>(EMU_SITE, slot, value, rank)
+#define tirx_reduce_cluster_store_uint64(slot, value, rank) emu_cluster_put<uint64_t>(EMU_SITE, slot, value, rank)

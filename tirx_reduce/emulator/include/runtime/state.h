@@ -1,0 +1,157 @@
+// What the runtime knows: lanes, subgroups, groups, memory, and the launch that is under way.
+#pragma once
+
+enum { MAX_CLUSTER = 16, MAX_LANES = 1024 * MAX_CLUSTER, MAX_SUBGROUPS = MAX_LANES / 32, MAX_REGIONS = 4096, MAX_ARRAYS = 256 };
+static const uint64_t kPage = 4096;
+static const uint64_t kGap = 1 << 20;  // between buffers, so that a stray row falls into none
+static const uint64_t kDevice = 8ull << 30, kShared = 16ull << 20, kLocal = 1ull << 30;
+static const uint64_t kStack = 64 << 10;
+static const uint64_t kFrameStep = 64;
+
+enum Kind {
+  F_NONE, F_OUT_OF_BOUNDS, F_RACE, F_DIVERGENCE, F_MISALIGNED, F_UNINITIALIZED, F_TWICE, F_LIMIT, F_UNDEFINED
+};
+enum Space { S_DEVICE, S_SHARED, S_LOCAL, S_CONSTANT, N_SPACES };
+
+struct Cell {
+  uint32_t w_tick, r_tick;
+  uint16_t w_lane, r_lane;
+};
+// A reader is a lane, or several of one subgroup, or of one group (its rank in the cluster), or of several groups.
+enum { R_SUBGROUP = 0x4000, R_GROUP = 0x8000, R_ALL = 0xffff };
+
+enum Flags { REGION_TRACKED = 1, REGION_ONCE = 2, REGION_CONSTANT = 4, REGION_WORKSPACE = 8, REGION_INPUT = 16,
+             REGION_WRITTEN = 32 };
+
+struct Region {
+  uint64_t start, bytes;
+  uint32_t granule, flags;
+  Cell* cells;
+  uint64_t cell_bytes;
+};
+
+struct Fault {
+  int32_t kind, space, line, site;
+  int32_t lane[3], block[3];
+  int32_t other_lane, other_block;  // partner of a race, -1 where there is none
+  int32_t region;                   // region of device memory, or number of the array
+  int32_t write, bytes;
+  int64_t offset;
+  void* pc;
+  char text[160];
+};
+
+struct Counters {
+  uint64_t loads[N_SPACES], stores[N_SPACES], load_bytes[N_SPACES], store_bytes[N_SPACES];
+  uint64_t barriers, collectives, subgroup_barriers, cluster_barriers;
+};
+
+struct Launch {
+  void (*entry)(void**);
+  void** arguments;
+  const emu_array* locals;
+  const emu_array* shareds;
+  uint32_t n_locals, n_shareds;
+  uint32_t grid[3], block[3];
+  uint32_t order;  // 0 forward, 1 reverse, 2 random
+  uint32_t dynamic_bytes;
+  uint32_t cluster;  // groups that run together, neighbours along x
+  uint64_t seed;
+  uint64_t max_accesses;
+  uint64_t module_lo, module_hi;  // constants of the kernel's own library
+  int64_t watch;  // an address of device memory whose last store is kept in `watched`, or -1
+  Fault fault, watched;
+  Counters counters;
+};
+
+enum State : uint8_t { RUNNABLE, AT_BARRIER, AT_COLLECTIVE, AT_ACTIVE, AT_CLUSTER, FINISHED };
+
+struct Lane {
+  void* sp;
+  int site;
+  State state;
+  uint8_t clamps;
+  uint8_t bytes;
+  uint8_t op;
+  bool arrived;  // has arrived at the cluster barrier, which is not complete
+  bool phase;    // has arrived and not yet waited
+  bool waited;   // has passed a cluster barrier
+  uint32_t mask, argument, flags;
+  int width;
+  emu_combine combine;
+  emu_index thread;
+  alignas(16) char in[16];
+  alignas(16) char out[16];
+};
+
+struct Subgroup {
+  uint32_t first, lanes, exist, rank;
+  uint32_t runnable;  // in the order of `perm`
+  uint8_t perm[32], place[32];
+  // The collective that is under way: who has come. `mixed` when two are, and the lanes' states are asked.
+  int site;
+  uint32_t mask, arrived;
+  bool mixed;
+  uint32_t synced_shared, synced_device;  // what this subgroup did before that tick is ordered within it
+};
+
+// One group of a cluster; outside clusters there is only rank 0.
+struct Group {
+  emu_index at;
+  uint32_t synced_shared, synced_device;  // what the group did before that tick is ordered within it
+};
+
+static char* g_base;
+static uint64_t g_size;
+static uint64_t g_device_top;
+static Region g_regions[MAX_REGIONS];
+static uint32_t g_n_regions;
+static uint16_t* g_page_region;
+static char* g_stacks;
+static Lane g_lane[MAX_LANES];
+static Subgroup g_sub[MAX_SUBGROUPS];
+static Group g_group[MAX_CLUSTER];
+// Threads and subgroups of one group; groups of one cluster; all subgroups.
+static uint32_t g_threads, g_subs_each, g_groups, g_subs;
+static void* g_main;
+static Launch* g_l;
+static Lane* g_cur;
+static uint32_t g_cur_id, g_cur_sub;
+static uint64_t g_stack_lo;
+static uint32_t g_rank;  // of the current lane's group
+static uint32_t g_tick = 1, g_launch_tick, g_block_tick, g_synced_cluster;
+static uint32_t g_remote_tick;  // of the last store into another group's memory
+static uint32_t g_cluster_arrived;
+static uint64_t g_left;
+static uint64_t g_rng;
+static uint16_t g_sub_order[MAX_SUBGROUPS];
+static bool g_failed;
+
+// Thread arrays: one frame per lane, the same offsets in each.
+static uint64_t g_local_base, g_frame_bytes, g_local_lo;
+static uint32_t g_local_off[MAX_ARRAYS];
+static uint8_t* g_frame_map;   // per 16 bytes of a frame: array + 1, or 0
+static uint64_t g_frame_map_size;
+// Threadgroup arrays.
+static uint64_t g_shared_base, g_shared_bytes, g_shared_step;  // a copy for each group of a cluster
+static uint32_t g_shared_off[MAX_ARRAYS];
+static uint64_t g_shared_len[MAX_ARRAYS];
+static uint32_t g_shared_cell[MAX_ARRAYS];
+static uint8_t* g_shared_map;
+static Cell* g_shared_cells;
+static uint64_t g_shared_cells_each, g_shared_cells_n;
+// Cells that lanes wrote remotely between their arrival and the end of the barrier: it does not order those.
+static Cell* g_late[MAX_LANES];
+static uint32_t g_n_late;
+
+static uint32_t random_below(uint32_t n) {
+  g_rng ^= g_rng << 13;
+  g_rng ^= g_rng >> 7;
+  g_rng ^= g_rng << 17;
+  return uint32_t((g_rng >> 11) % n);
+}
+
+static void* map_memory(uint64_t bytes) {
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return p == MAP_FAILED ? nullptr : p;
+}
