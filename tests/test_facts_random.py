@@ -41,7 +41,7 @@ def test_random(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", MASKS_ONLY)
 def test_nothing_but_masks(seed: int) -> None:
-    with pytest.raises(Unsupported, match="no input .* has an element for each row and column"):
+    with pytest.raises(Unsupported, match=r"no input .* has an element for each row and column"):
         facts.read(Expressions(seed).func())
 
 
