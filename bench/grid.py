@@ -38,7 +38,7 @@ from tirx_reduce.bench.peers import COPY, DLIGHT, OURS, PEERS, read_peers, versi
 from tirx_reduce.bench.records import Writer, digest
 from tirx_reduce.bench.shapes import parse_shape
 from tirx_reduce.bench.stand import BANDWIDTH, LocalStand, local_stand, target_json
-from tirx_reduce.bench.stock import build_stock
+from tirx_reduce.bench.stock import DLIGHT_DTYPES, build_stock
 from tirx_reduce.bench.targets import read_target
 from tirx_reduce.bench.trial import COLD, keep_source
 from tirx_reduce.errors import ReduceError
@@ -98,7 +98,11 @@ def run(args: argparse.Namespace) -> int:
         request = _request(args, str(environment["device"]))
         writer = stack.enter_context(Writer(args.out, environment))
         clock = HostClock() if args.stand_in else GraphClock()
-        left = measure_grid(request, stand, clock, writer, say=_say, began=began)
+        try:
+            left = measure_grid(request, stand, clock, writer, say=_say, began=began)
+        except DeviceLost as error:
+            _say(f"{' '.join(str(error).split())}; the same command goes on without it, in a new process")
+            return UNFINISHED
     _print(args)
     if left:
         _say(f"{left} lines are left; the same command goes on")
@@ -222,7 +226,7 @@ def _contenders(
     for name in request.peers:
         if name == COPY:
             found.append(the_copy(case))
-        elif name == DLIGHT:
+        elif name == DLIGHT and case.dtype in DLIGHT_DTYPES:
             stock = partial(build_stock, case, target, stand.folder, stand_in=stand.stand_in)
             found.append(the_build(DLIGHT, stock, load, max(PEER_SLACK, ours_slack)))
         elif name == OURS:
@@ -230,7 +234,7 @@ def _contenders(
                 if policy == first:
                     key = planned[policy].key
                     found.append(the_build(policy, partial(built.__getitem__, key), load, ours_slack))
-        else:
+        elif name in PEERS:
             found += [the_peer(peer, case) for peer in PEERS[name]]
     return found
 
@@ -312,9 +316,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         return run(args)
-    except DeviceLost as error:
-        _say(f"error: {error}; the same command goes on without it")
-        return UNFINISHED
     except ReduceError as error:
         _say(f"error: {' '.join(str(error).split())}")
         return 2

@@ -78,6 +78,8 @@ def lines(
         found += [Case(operator=o, shape=s, dtype="bfloat16") for o, s in FUSED_CASES]
     new = [s for s in shapes if all(c.shape != s for c in found)]
     found += _product(tuple(s for s in new if len(s) == 2))
+    if "add_rms_norm" in operators:
+        found += [Case(operator="add_rms_norm", shape=s, dtype=d) for s in new if len(s) == 2 for d in DTYPES]
     found += [Case(operator="masked_softmax", shape=s, dtype=d) for s in new if len(s) > 2 for d in DTYPES]
     kept = tuple(
         c

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tirx_reduce.bench.build import Case
-from tirx_reduce.bench.grid_lines import GROUPS, NEIGHBOURS, TABLE, group_of
+from tirx_reduce.bench.grid_lines import GROUPS, NEIGHBOURS, ODD, TABLE, group_of
 from tirx_reduce.bench.peers import COPY, DLIGHT, PEERS
 from tirx_reduce.bench.records import check_identity, of_kind, read
 from tirx_reduce.bench.shapes import shape_text
@@ -54,7 +54,8 @@ def rows_of(paths: Iterable[Path | str], policy: str | None = None) -> list[Row]
         for line in of_kind(records, LINE):
             case = Case.from_json(line["case"])
             main = policy or (policies[0] if policies else "")
-            _add(found.setdefault(case, _empty(case, main)), line, main)
+            row = found.setdefault(case, _empty(case, main))
+            _add(row, line, main, policies)
     for row in found.values():
         _conclude(row)
     return list(found.values())
@@ -76,7 +77,7 @@ def _empty(case: Case, main: str) -> Row:
     }
 
 
-def _add(row: Row, line: Mapping[str, Any], main: str) -> None:
+def _add(row: Row, line: Mapping[str, Any], main: str, policies: Sequence[str]) -> None:
     contenders = line["contenders"]
     if row["regime"] not in ("", line["regime"]):
         raise ReduceError(
@@ -93,7 +94,9 @@ def _add(row: Row, line: Mapping[str, Any], main: str) -> None:
         row["peers"][name] = _against(contenders[name], mine)
         if contenders[name]["status"] != "measured":
             row["failures"].setdefault(name, contenders[name].get("reason", ""))
-    for policy, plan in line["plans"].items():
+    # By the run's own order: the records have their keys sorted.
+    for policy in sorted(line["plans"], key=lambda p: policies.index(p) if p in policies else len(policies)):
+        plan = line["plans"][policy]
         if _measured(row["ours"].get(policy)):
             continue
         own = contenders.get(line["aliases"].get(policy, policy), {})
@@ -181,7 +184,7 @@ def markdown(rows: Sequence[Row], *, wide: bool = False) -> str:
         if mine:
             out += [f"**{group}**, {mine[0]['regime']}, median µs of one launch", ""]
             out += [*_table(mine, policies, others), ""]
-            out += [*_neighbours(mine, rows), ""] if group == "odd" else []
+            out += _neighbours(mine, rows) if group == ODD else []
     numbers = summary(rows)
     if "worst" in numbers:
         out.append(
@@ -225,7 +228,7 @@ def _neighbours(odd: Sequence[Row], rows: Sequence[Row]) -> list[str]:
         own = _rate(row)
         if other and own:
             parts.append(f"{row['dtype']} {row['operator']} {row['shape']} {own / other:.2f}")
-    return [f"Rate of ours beside the aligned neighbour: {'; '.join(parts)}."] if parts else []
+    return [f"Rate of ours beside the aligned neighbour: {'; '.join(parts)}.", ""] if parts else []
 
 
 def _failures(rows: Sequence[Row]) -> list[str]:

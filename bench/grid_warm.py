@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tirx_reduce.bench.build import Case
 from tirx_reduce.bench.peers import DLIGHT, PEERS
+from tirx_reduce.bench.stock import DLIGHT_DTYPES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,12 @@ def warm_up(
 
     What fails here fails again where it is measured, and is recorded there.
     """
-    tasks = [(case, name) for case in cases for name in names if name in PEERS or name == DLIGHT]
+    tasks = [
+        (case, name)
+        for case in cases
+        for name in names
+        if name in PEERS or (name == DLIGHT and case.dtype in DLIGHT_DTYPES)
+    ]
     count = min(workers, len(tasks))
     if count == 0:
         return 0
