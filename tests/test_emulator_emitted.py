@@ -82,3 +82,24 @@ def test_numerics_stay_within_tolerance(kind: str, numerics: str) -> None:
         emulator.emulate(executable, *inputs, *outputs, numerics=numerics, orders=("forward",))
         assert workload.verify(outputs, inputs).ok
         assert np.isfinite(outputs[0]).all()
+
+
+def test_cluster_of_groups_is_right_and_needs_each_of_its_barriers() -> None:
+    workload, shape, groups = get_workload("layer_norm"), (3, 4099), 4
+    func = workload.func(shape, "float32")
+    plan = tr.schedules.force(func, tr.Candidate(width=64, vector=4, splits=groups), target("cuda"))
+    executable = tr.schedules.build(tr.lower(func, plan), target("cuda"))
+    inputs, outputs = workload.inputs(shape), workload.empty(shape)
+    done = emulator.emulate(executable, *inputs, *outputs)
+    assert workload.verify(outputs, inputs).ok
+    (counters,) = done.counters.values()
+    assert counters.cluster_barriers == 3 * shape[0]
+    names = [p.name for p in func.params]
+    mutants = without_barriers(executable.mod.imports[0].inspect_source())
+    assert len(mutants) == 8
+    for mutant in mutants:
+        arrays = dict(zip(names, (*workload.inputs(shape), *workload.empty(shape)), strict=True))
+        with pytest.raises((emulator.DataRace, emulator.Uninitialized, emulator.BarrierDivergence)):
+            emulator.run_source(
+                mutant.text, "cuda", arrays, shape[0] * groups, 64, cluster=groups, orders=("forward",)
+            )

@@ -28,6 +28,9 @@ struct emu_fp8_kind {
     return v & 0x80 ? -r : r;
   }
 };
+typedef unsigned char __nv_fp8_storage_t;
+typedef unsigned short __nv_fp8x2_storage_t;
+typedef unsigned int __nv_fp8x4_storage_t;
 template <class K>
 struct emu_fp8 {
   unsigned char __x;
@@ -44,6 +47,15 @@ struct emu_fp8x2 {
   unsigned short __x;
   emu_fp8x2() = default;
   EMU_ALWAYS explicit emu_fp8x2(float2 v) : __x((unsigned short)(K::to(v.x) | K::to(v.y) << 8)) {}
+  // From half2 and nv_bfloat162, and to them.
+  template <class V>
+  EMU_ALWAYS explicit emu_fp8x2(V v) : __x((unsigned short)(K::to(float(v.x)) | K::to(float(v.y)) << 8)) {}
+  template <class V>
+  EMU_ALWAYS explicit operator V() const {
+    V v;
+    v.x = decltype(v.x)(K::from((unsigned char)__x)), v.y = decltype(v.y)(K::from((unsigned char)(__x >> 8)));
+    return v;
+  }
   EMU_ALWAYS explicit operator float2() const {
     return make_float2(K::from((unsigned char)__x), K::from((unsigned char)(__x >> 8)));
   }

@@ -191,7 +191,7 @@ API void emu_barrier(int site, emu_u32 flags) {
 }
 
 API void emu_cluster_arrive(int site) {
-  if (g_cur->arrived) {
+  if (g_cur->phase) {
     g_cur->site = site;
     diverged(g_cur_id, "a lane arrives at the cluster barrier twice and does not wait between");
   }
@@ -205,9 +205,11 @@ API void emu_cluster_wait(int site) {
     // Complete already, unless it has never arrived: then there is nothing that it may wait for.
     if (!g_cur->phase) diverged(g_cur_id, "a lane waits for a cluster barrier at which it has not arrived");
     g_cur->phase = false;
+    g_cur->waited = true;
     return;
   }
   set_waiting(g_cur_id, AT_CLUSTER);
   yield_lane();
   g_cur->phase = false;
+  g_cur->waited = true;
 }
