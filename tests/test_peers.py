@@ -142,7 +142,7 @@ def libraries(monkeypatch: pytest.MonkeyPatch) -> None:
         assert rstd is mean is residual is residual_out is None
         out.copy_(_norm(x, eps, centre=True) * weight + bias)
 
-    made = {
+    made: dict[str, dict[str, Any]] = {
         "liger_kernel": {},
         "liger_kernel.ops": {
             "LigerSoftmaxFunction": Softmax,
