@@ -67,6 +67,8 @@ class _Counters(ctypes.Structure):
         ("collectives", _U64),
         ("subgroup_barriers", _U64),
         ("cluster_barriers", _U64),
+        ("async_copies", _U64),
+        ("async_bytes", _U64),
     ]
 
 
@@ -136,6 +138,9 @@ class Counters:
     """Shuffles and reductions, each once per subgroup."""
     subgroup_barriers: int
     cluster_barriers: int = 0
+    async_copies: int = 0
+    async_bytes: int = 0
+    """Bytes of asynchronous copies; they count as loads of device and stores of threadgroup memory, too."""
 
 
 def _add(a: Counters | None, c: _Counters) -> Counters:
@@ -152,6 +157,8 @@ def _add(a: Counters | None, c: _Counters) -> Counters:
         collectives=(a.collectives if a else 0) + int(c.collectives),
         subgroup_barriers=(a.subgroup_barriers if a else 0) + int(c.subgroup_barriers),
         cluster_barriers=(a.cluster_barriers if a else 0) + int(c.cluster_barriers),
+        async_copies=(a.async_copies if a else 0) + int(c.async_copies),
+        async_bytes=(a.async_bytes if a else 0) + int(c.async_bytes),
     )
 
 

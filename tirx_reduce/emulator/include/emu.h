@@ -38,6 +38,9 @@ void emu_collect(int site, int op, emu_u32 mask, int width, emu_u32 arg, int cla
 emu_u32 emu_active(int site);
 void emu_cluster_arrive(int site);
 void emu_cluster_wait(int site);
+void emu_async_copy(int site, void* to, const void* from);
+void emu_async_commit();
+void emu_async_wait(int site);
 void emu_cluster_store(int site, void* slot, const void* value, int bytes, int rank);
 __attribute__((error("inline assembly; the model executes C++ only"))) void emu_assembly();
 }

@@ -496,3 +496,6 @@ EMU_RAW EMU_ALWAYS void emu_cluster_put(int site, T* slot, T value, int rank) {
 #define tirx_reduce_cluster_store_uint32(slot, value, rank) emu_cluster_put<unsigned int>(EMU_SITE, slot, value, rank)
 #define tirx_reduce_cluster_store_int64(slot, value, rank) emu_cluster_put<int64_t>(EMU_SITE, slot, value, rank)
 #define tirx_reduce_cluster_store_uint64(slot, value, rank) emu_cluster_put<uint64_t>(EMU_SITE, slot, value, rank)
+#define tirx_reduce_async_copy_16(to, from) emu_async_copy(EMU_SITE, to, from)
+#define tirx_reduce_async_commit() emu_async_commit()
+#define tirx_reduce_async_wait() emu_async_wait(EMU_SITE)

@@ -15,6 +15,7 @@
 #include "runtime/faults.h"
 #include "runtime/accesses.h"
 #include "runtime/callbacks.h"
+#include "runtime/copies.h"
 #include "runtime/lanes.h"
 #include "runtime/collectives.h"
 #include "runtime/launch.h"

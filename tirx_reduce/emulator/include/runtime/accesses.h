@@ -142,12 +142,24 @@ static uint32_t shared_array(uint64_t off, int bytes, bool write, void* pc) {
   return id;
 }
 
+[[noreturn]] static void meets_copy(const Copy& c, bool write, int bytes, void* pc, uint32_t id, int64_t offset);
+
+// Refuses an access of some bytes at an offset into the memory of group `rank` that meets a copy under way.
+static inline void check_copies(uint64_t rank, uint64_t off, bool write, int bytes, void* pc, uint32_t id) {
+  if (LIKELY(!g_flying)) return;
+  uint64_t base = rank * g_shared_step / 16;
+  for (uint64_t p = off / 16; p <= (off + uint64_t(bytes) - 1) / 16; ++p)
+    if (g_copies[base + p].owner)
+      meets_copy(g_copies[base + p], write, bytes, pc, id, int64_t(off) - int64_t(g_shared_off[id]));
+}
+
 template <bool WRITE>
 static void shared_access(uint64_t a, int bytes, void* pc) {
   uint64_t off = a - g_shared_base - g_rank * g_shared_step;
   uint32_t id = shared_array(off, bytes, WRITE, pc);
   uint64_t o = off - g_shared_off[id];
   count<WRITE>(S_SHARED, bytes);
+  check_copies(g_rank, off, WRITE, bytes, pc, id);
   uint32_t granule = g_l->shareds[id].granule;
   Cell* cells = g_shared_cells + g_rank * g_shared_cells_each + g_shared_cell[id];
   uint64_t first = o / granule, last = (o + uint64_t(bytes) - 1) / granule;
@@ -173,6 +185,7 @@ API void emu_cluster_store(int site, void* slot, const void* value, int bytes, i
     fail(F_RACE, "a store into a group that may not have begun; no cluster barrier stands before it", pc, S_SHARED,
          int(id), int64_t(o), 1, bytes);
   count<true>(S_SHARED, bytes);
+  check_copies(uint64_t(rank), off, true, bytes, pc, id);
   uint32_t granule = g_l->shareds[id].granule;
   Cell* cells = g_shared_cells + uint64_t(rank) * g_shared_cells_each + g_shared_cell[id];
   for (uint64_t i = o / granule; i <= (o + uint64_t(bytes) - 1) / granule; ++i) {

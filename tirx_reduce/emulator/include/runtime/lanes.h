@@ -178,6 +178,7 @@ static void yield_lane() {
 
 static void fiber_main() {
   g_l->entry(g_l->arguments);
+  check_copies_ended();
   set_waiting(g_cur_id, FINISHED);
   yield_lane();
   __builtin_unreachable();

@@ -49,6 +49,13 @@ static int lay_out(Launch* l) {
   return 0;
 }
 
+static void forget_copies() {
+  if (g_copies) munmap(g_copies, g_copies_bytes);
+  g_copies = nullptr;
+  g_flying = 0;
+  g_copies_bytes = (g_shared_step * g_groups / 16 + 1) * sizeof(Copy);
+}
+
 static void start_cluster(uint32_t first) {
   g_block_tick = g_synced_cluster = ++g_tick;
   g_cluster_arrived = g_n_late = g_remote_tick = 0;
@@ -75,6 +82,7 @@ static void start_cluster(uint32_t first) {
       sp[11] = uint64_t(&fiber_main);
 #endif
       g_lane[id].sp = sp;
+      g_lane[id].copies = 0;
       g_lane[id].arrived = g_lane[id].phase = g_lane[id].waited = false;
       set_runnable(id);
     }
@@ -126,6 +134,7 @@ API int emu_launch(Launch* l) {
   g_rng = l->seed * 0x9E3779B97F4A7C15ull + 0x2545F4914F6CDD1Dull;
   if (g_groups > MAX_CLUSTER || l->grid[0] % g_groups || lay_out(l)) return -1;
   g_launch_tick = ++g_tick;
+  forget_copies();
   prepare(l);
   uint64_t clusters = uint64_t(l->grid[0]) * l->grid[1] * l->grid[2] / g_groups;
   uint64_t step = 1, at = 0;

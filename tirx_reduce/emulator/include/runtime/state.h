@@ -43,7 +43,7 @@ struct Fault {
 
 struct Counters {
   uint64_t loads[N_SPACES], stores[N_SPACES], load_bytes[N_SPACES], store_bytes[N_SPACES];
-  uint64_t barriers, collectives, subgroup_barriers, cluster_barriers;
+  uint64_t barriers, collectives, subgroup_barriers, cluster_barriers, async_copies, async_bytes;
 };
 
 struct Launch {
@@ -78,10 +78,20 @@ struct Lane {
   bool waited;   // has passed a cluster barrier
   uint32_t mask, argument, flags;
   int width;
+  uint32_t copies;  // the last asynchronous copy that is under way: place + 1, or 0
   emu_combine combine;
   emu_index thread;
   alignas(16) char in[16];
   alignas(16) char out[16];
+};
+
+// An asynchronous copy that is under way, at its place in threadgroup memory.
+struct Copy {
+  uint32_t owner;  // lane + 1, 0 where there is none
+  uint32_t next;   // of the same lane: place + 1, or 0
+  int site;
+  uint64_t source;
+  char data[16];
 };
 
 struct Subgroup {
@@ -143,6 +153,11 @@ static uint64_t g_shared_cells_each, g_shared_cells_n;
 // Cells that lanes wrote remotely between their arrival and the end of the barrier: it does not order those.
 static Cell* g_late[MAX_LANES];
 static uint32_t g_n_late;
+
+// Copies under way, by 16 bytes of all groups' threadgroup memory; mapped by the first copy of a launch.
+static Copy* g_copies;
+static uint64_t g_copies_bytes;
+static uint32_t g_flying;
 
 static uint32_t random_below(uint32_t n) {
   g_rng ^= g_rng << 13;
