@@ -30,7 +30,7 @@ from .facts_index import Scope
 from .facts_ops import wide
 from .facts_owner import stored_at
 from .facts_space import ZERO
-from .program import ColIndex, Expr, Op, Reduction, RowValue, uses_column, walk
+from .program import ColIndex, Const, Expr, Op, Reduction, RowValue, uses_column, walk
 
 _TEXT = {"add": "sum", "mul": "product"}
 
@@ -294,6 +294,10 @@ class Reductions:
     ) -> tuple[RowValue, ...]:
         combiner, index_item, index, value = pair
         column = index.args[0] if isinstance(index, Op) and index.name == "cast" else index
+        if isinstance(column, Const) and column.value == 0 and not self.reader.space.columns:
+            # The index of a row of one column.
+            column = ColIndex()
+            index = self.reader.ops.cast(self.reader.ops.share(column), index.dtype)
         if not isinstance(column, ColIndex):
             raise Unsupported(
                 f"block {block.name} keeps the index {describe(index)}; needs the index of the column"
