@@ -82,6 +82,8 @@ typedef emu_fp8x4<emu_e5m2> __nv_fp8x4_e5m2;
 // Only declared by preludes; a kernel that computes with it does not compile.
 struct __nv_fp8_e8m0 {
   unsigned char __x;
+  // The preludes of bfloat16 texts name it.
+  EMU_ALWAYS explicit operator nv_bfloat16() const { return nv_bfloat16(__builtin_ldexpf(1.0f, int(__x) - 127)); }
 };
 struct __nv_fp8x2_e8m0 {
   unsigned short __x;
