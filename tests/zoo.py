@@ -44,6 +44,10 @@ class Entry:
     """`normal`, `positive`, or `unit` (around 1)."""
     looser: float = 1.0
     """How many times the usual tolerance holds."""
+    casts: int = 0
+    """Roundings to the output's dtype on the way, each of a value as large as the row's largest."""
+    ties: bool = False
+    """An integer may be next to the right one: the value before rounding lies within rounding of a half."""
 
     def inputs(self, dtype: str, seed: int = 0) -> list[Any]:
         """Seeded inputs: floats as drawn, integers small, booleans mostly true with column 0 always true."""

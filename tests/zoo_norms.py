@@ -270,10 +270,10 @@ def _ln(v: Any, w: Any, b: Any) -> Any:
     return nn.layer_norm(v, w, b, axes=[-1], epsilon=EPS)
 
 
-of_relax("layer_norm", lambda v, w, b: norm(v) * w + b, _ln, x(3, 33), x(33), x(33), dtypes=HALVES, looser=3)
-of_relax("layer_norm, rank 4", lambda v, w, b: norm(v) * w + b, _ln, x(2, 1, 2, 24), x(24), x(24), dtypes=HALVES, looser=3)
-of_relax("layer_norm, rank 1", lambda v, w, b: norm(v) * w + b, _ln, x(24), x(24), x(24), dtypes=HALVES, looser=3)
-of_relax("layer_norm, one column", lambda v, w, b: norm(v) * w + b, _ln, x(5, 1), x(1), x(1), dtypes=HALVES, looser=3)
+of_relax("layer_norm", lambda v, w, b: norm(v) * w + b, _ln, x(3, 33), x(33), x(33), dtypes=HALVES, looser=3, casts=1)
+of_relax("layer_norm, rank 4", lambda v, w, b: norm(v) * w + b, _ln, x(2, 1, 2, 24), x(24), x(24), dtypes=HALVES, looser=3, casts=1)
+of_relax("layer_norm, rank 1", lambda v, w, b: norm(v) * w + b, _ln, x(24), x(24), x(24), dtypes=HALVES, looser=3, casts=1)
+of_relax("layer_norm, one column", lambda v, w, b: norm(v) * w + b, _ln, x(5, 1), x(1), x(1), dtypes=HALVES, looser=3, casts=1)
 of_relax(
     "layer_norm, two axes",
     lambda v, w, b: norm(v, (1, 2)) * w + b,
@@ -283,6 +283,7 @@ of_relax(
     x(4, 6),
     dtypes=HALVES,
     looser=3,
+    casts=1,
 )
 of_relax(
     "layer_norm without bias",
@@ -293,6 +294,7 @@ of_relax(
     x(24),
     dtypes=HALVES,
     looser=3,
+    casts=1,
     declined="is not used",
 )
 ENTRIES.pop()
@@ -304,6 +306,7 @@ of_topi(
     x(24),
     dtypes=HALVES,
     looser=3,
+    casts=1,
 )
 
 
@@ -401,6 +404,7 @@ of_pattern(
     x(24),
     dtypes=HALVES,
     looser=3,
+    casts=1,
 )
 of_te("layer_norm of layer_norm", lambda v: norm(norm(v)), lambda v: _layer(_layer(v, lambda y, *_: y), lambda y, *_: y), x(3, 24), dtypes=WIDE)
 
@@ -413,12 +417,11 @@ def _ln_backward(v: Any, dy: Any, w: Any) -> Any:
     def hat(i: Any, j: Any) -> Any:
         return (v[i, j] - mean[i]) * rstd[i]
 
-    a = te.compute((3,), lambda i: te.sum(dy[i, k] * w[k], axis=k), name="a")
-    b = te.compute((3,), lambda i: te.sum(dy[i, m] * w[m] * hat(i, m), axis=m), name="b")
+    g = te.compute((3, n), lambda i, j: dy[i, j] * w[j], name="g")
+    a = te.compute((3,), lambda i: te.sum(g[i, k], axis=k), name="a")
+    b = te.compute((3,), lambda i: te.sum(g[i, m] * hat(i, m), axis=m), name="b")
     return te.compute(
-        (3, n),
-        lambda i, j: rstd[i] * (dy[i, j] * w[j] - a[i] / float(n) - hat(i, j) * b[i] / float(n)),
-        name="dx",
+        (3, n), lambda i, j: rstd[i] * (g[i, j] - a[i] / float(n) - hat(i, j) * b[i] / float(n)), name="dx"
     )
 
 
@@ -549,7 +552,15 @@ def _batch_norm(v: Any) -> Any:
     )
 
 
-of_te("batch_norm in training", lambda v: norm(v, (0, 2, 3)), _batch_norm, x(2, 5, 3, 4))
+of_te(
+    "batch_norm in training",
+    lambda v: norm(v, (0, 2, 3)),
+    _batch_norm,
+    x(2, 5, 3, 4),
+    dtypes=WIDE,
+    declined="not affine in the column",
+    note="rows of channels are written in pieces; its means alone are taken",
+)
 
 # --- other norms
 
@@ -664,6 +675,7 @@ of_te(
     _dynamic("int8", 127.0),
     x(3, 24),
     family="quantise",
+    ties=True,
 )
 
 
@@ -701,6 +713,7 @@ of_te(
     x(3, 24),
     x(24),
     family="quantise",
+    ties=True,
 )
 of_te(
     "rms_norm, quantised to fp8",

@@ -273,6 +273,23 @@ of_te(
 # --- near misses: none of these is a row reduction
 
 of_topi("matmul", lambda a, b: a @ b, lambda a, b: topi.matmul(a, b), x(4, 8), x(8, 4), dtypes=WIDE, family="other", declined="matmul")
+of_te(
+    "matrix times vector",
+    lambda a, w: a @ w,
+    lambda a, w: _gemv(a, w),
+    x(4, 8),
+    x(8),
+    dtypes=WIDE,
+    family="other",
+    declined="matrix-vector product",
+)
+
+
+def _gemv(a: Any, w: Any) -> Any:
+    k = te.reduce_axis((0, 8), "k")
+    return te.compute((4,), lambda i: te.sum(a[i, k] * w[k], axis=k), name="out")
+
+
 of_topi("elementwise", lambda v: v + 1, lambda v: topi.add(v, tirx.const(1.0, "float32")), x(4, 8), dtypes=WIDE, family="other", declined="without a reduction")
 of_topi(
     "max pool",
