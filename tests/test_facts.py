@@ -552,6 +552,17 @@ CASES = (
         24,
     ),
     Case(
+        "argmax_one_column",
+        _one(lambda x: relax.op.argmax(x, -1), f32(5, 1)),
+        (f32(5, 1),),
+        lambda x: x.argmax(-1),
+        1,
+        1,
+        0,
+        5,
+        1,
+    ),
+    Case(
         "sum_int8",
         lambda: topi_func(lambda x: topi.sum(x, -1), ((5, 24), "int8")),
         (((5, 24), "int8"),),

@@ -60,6 +60,23 @@ def test_blocks_that_share_the_row_loop() -> None:
 
 
 @T.prim_func(s_tir=True)
+def fused_loops(x: T.Buffer((4, 8), "float32"), y: T.Buffer((4,), "float32")):
+    for i_k in range(32):
+        with T.sblock("sum"):
+            vi = T.axis.spatial(4, i_k // 8)
+            vk = T.axis.reduce(8, i_k % 8)
+            with T.init():
+                y[vi] = T.float32(0)
+            y[vi] = y[vi] + x[vi, vk]
+
+
+def test_loops_that_were_fused() -> None:
+    x = normal(4, 8)
+    (y,) = outputs(facts.analyze(fused_loops), x)
+    np.testing.assert_allclose(y, x.astype(np.float64).sum(-1), atol=1e-6)
+
+
+@T.prim_func(s_tir=True)
 def apart(x: T.Buffer((4, 8), "float32"), y: T.Buffer((4,), "float32")):
     for i in range(4):
         with T.sblock("start"):

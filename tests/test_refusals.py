@@ -210,6 +210,17 @@ def running(x: T.Buffer((4, 8), "float32"), y: T.Buffer((4, 8), "float32")):
 
 
 @T.prim_func(s_tir=True)
+def gaps(x: T.Buffer((4, 8), "float32"), y: T.Buffer((4,), "float32")):
+    for i_k in range(32):
+        with T.sblock("sum"):
+            vi = T.axis.spatial(4, i_k // 8)
+            vk = T.axis.reduce(8, i_k % 4)
+            with T.init():
+                y[vi] = T.float32(0)
+            y[vi] = y[vi] + x[vi, vk]
+
+
+@T.prim_func(s_tir=True)
 def early(x: T.Buffer((4, 8), "float32"), y: T.Buffer((4,), "float32"), z: T.Buffer((4,), "float32")):
     s = T.sblock_alloc_buffer((4,))
     for i in range(4):
@@ -405,7 +416,8 @@ REFUSALS: tuple[tuple[Callable[[], Any] | Any, str], ...] = (
     (pool, "a reduction in which no input"),
     (pool_apart, "a reduction in which no input"),
     (cumsum, "a reduction in which no input (x) has an element for each row and column"),
-    (running, "block out reads s[vi] inside the loop k that fills it; needs it complete"),
+    (running, "block out reads s[vi] inside a loop that fills it (i, k); needs it complete"),
+    (gaps, "block sum binds vi to i_k // 8, vk to i_k % 4; needs loops that run through all its iterations"),
     (early, "block early reads s between two writes; needs it complete"),
     (unwritten, "s is read but never written; needs values to be computed first"),
     (nested_nonlinear, "block outer reduces"),

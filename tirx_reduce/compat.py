@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 import tvm
@@ -42,6 +43,21 @@ def version() -> str:
 def equal(a: Any, b: Any) -> bool:
     """Whether two expressions are the same tree over the same variables."""
     return bool(tvm_ffi.structural_equal(a, b))
+
+
+def runs_through(values: list[Any], extents: list[int], loops: dict[Any, Any]) -> bool:
+    """Whether `values` take every combination below `extents` exactly once while `loops` run."""
+    ranges = {v: Range.from_min_extent(tirx.IntImm(str(v.ty.dtype), 0), e) for v, e in loops.items()}
+    found = sym.detect_iter_map(values, ranges, check_level="bijective")
+    if len(found.errors) or len(found.indices) != len(values):
+        return False
+    return all(
+        isinstance(sum_.base, tirx.IntImm)
+        and sum_.base.value == 0
+        and prod(int(part.extent.value) for part in sum_.args) == extent
+        and any(int(part.scale.value) == 1 for part in sum_.args)
+        for sum_, extent in zip(found.indices, extents, strict=True)
+    )
 
 
 def is_row_major(kind: Any) -> bool:

@@ -7,6 +7,7 @@ that are scheduled already, loops that are not plain, blocks that are nested, bo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from tvm import tirx
@@ -169,8 +170,7 @@ def _holds_blocks(stmt: Any) -> bool:
 
 
 def _iterators(where: str, stmt: Any, loops: dict[Any, Any]) -> tuple[Iter, ...]:
-    """The iterators of a block, each bound to one loop of the same extent and every loop used."""
-    unused = {v for v, extent in loops.items() if not _is_int(extent, 1)}
+    """The iterators of a block, which its loops run through once each."""
     iters = []
     for iter_var, value in zip(stmt.block.iter_vars, stmt.iter_values, strict=True):
         kind = int(iter_var.iter_type)
@@ -178,23 +178,38 @@ def _iterators(where: str, stmt: Any, loops: dict[Any, Any]) -> tuple[Iter, ...]
             raise Unsupported(
                 f"{where} has an iterator that is neither spatial nor reduced; needs S and R only"
             )
-        extent = iter_var.dom.extent
         if not _is_int(iter_var.dom.min, 0):
             raise Unsupported(f"{where} iterates from {iter_var.dom.min}; needs iterators from 0")
-        if not _is_int(extent, 1):
-            bound = isinstance(value, compat.Var) and value in loops
-            if not bound or value not in unused or not _same_extent(loops[value], extent):
-                raise Unsupported(
-                    f"{where} binds {iter_var.var.name} to {value}; needs each iterator bound to a loop"
-                    " of its own that covers it"
-                )
-            unused.discard(value)
-        loop = value if isinstance(value, compat.Var) else None
-        iters.append(Iter(var=iter_var.var, extent=extent, reduces=kind == compat.COMM_REDUCE, loop=loop))
-    if unused:
-        names = ", ".join(sorted(v.name for v in unused))
-        raise Unsupported(f"{where} runs again for every {names}; needs each iteration to run once")
+        loop = value if isinstance(value, compat.Var) and value in loops else None
+        reduces = kind == compat.COMM_REDUCE
+        iters.append(Iter(var=iter_var.var, extent=iter_var.dom.extent, reduces=reduces, loop=loop))
+    moving = {v: extent for v, extent in loops.items() if not _is_int(extent, 1)}
+    if not _one_to_one(iters, moving) and not _bijective(iters, stmt.iter_values, moving):
+        names = ", ".join(f"{i.var.name} to {v}" for i, v in zip(iters, stmt.iter_values, strict=True))
+        raise Unsupported(
+            f"{where} binds {names}; needs loops that run through all its iterations, once each"
+        )
     return tuple(iters)
+
+
+def _one_to_one(iters: list[Iter], loops: dict[Any, Any]) -> bool:
+    """Whether each iterator has a loop of its own, of its extent, and each loop an iterator."""
+    bound = [i for i in iters if not i.unit]
+    used = {i.loop for i in bound}
+    if None in used or len(used) != len(bound) or used != set(loops):
+        return False
+    return all(_same_extent(loops[i.loop], i.extent) for i in bound)
+
+
+def _bijective(iters: list[Iter], values: Any, loops: dict[Any, Any]) -> bool:
+    """Whether quotients and remainders of the loops run through all iterations, as after a fusion."""
+    bound = [(i, v) for i, v in zip(iters, values, strict=True) if not i.unit]
+    extents = [i.extent for i, _ in bound] + list(loops.values())
+    if not bound or not all(isinstance(e, tirx.IntImm) for e in extents):
+        return False
+    if prod(int(i.extent.value) for i, _ in bound) != prod(int(e.value) for e in loops.values()):
+        return False
+    return compat.runs_through([v for _, v in bound], [int(i.extent.value) for i, _ in bound], loops)
 
 
 def _same_extent(a: Any, b: Any) -> bool:

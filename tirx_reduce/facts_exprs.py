@@ -12,7 +12,7 @@ from tvm import tirx
 
 from . import compat
 from .errors import Unsupported
-from .facts_blocks import Block, Body, Store
+from .facts_blocks import Block, Body, Iter, Store
 from .facts_index import ARITHMETIC, Indices, Scope
 from .facts_ops import wide
 from .facts_owner import stored_at
@@ -220,24 +220,18 @@ class Reader(Indices):
 
     def _same_iteration(self, expr: Any, reader: Block) -> None:
         """Where a block and its reader share a loop, what is read must be what the same iteration wrote."""
+        mine = {i.loop: i.var for i in reader.iters if i.loop is not None}
         for block, store in self.defined[expr.source]:
-            if block is reader or not block.loops & reader.loops:
+            shared = block.loops & reader.loops
+            if block is reader or not shared:
                 continue
-            mine = {i.loop: i.var for i in reader.iters if i.loop in block.loops}
-            for i in block.iters:
-                if i.unit or i.loop not in reader.loops:
-                    continue
-                at = [
-                    n
-                    for n, index in enumerate(store.indices)
-                    if isinstance(index, compat.Var) and index == i.var
-                ]
-                read = expr.indices[at[0]] if at else None
-                if i.reduces or not (isinstance(read, compat.Var) and read.same_as(mine[i.loop])):
-                    raise Unsupported(
-                        f"block {reader.name} reads {_short(expr)} inside the loop {i.loop.name} that fills"
-                        " it; needs it complete, or the element of the same iteration"
-                    )
+            bound = {i.loop: i for i in block.iters}
+            if not all(_in_step(bound.get(v), mine.get(v), store.indices, expr.indices) for v in shared):
+                names = ", ".join(sorted(v.name for v in shared))
+                raise Unsupported(
+                    f"block {reader.name} reads {_short(expr)} inside a loop that fills it ({names}); needs"
+                    " it complete, or the element of the same iteration"
+                )
 
     def element(self, buffer: Any, indices: tuple[Any, ...], reader: Block | None) -> Expr:
         """The element of `buffer` at canonical indices, as `reader` sees it."""
@@ -324,6 +318,19 @@ _READERS: dict[Any, Callable[[Reader, Any, Scope], Expr]] = {
     tirx.Let: Reader._let,
     **dict.fromkeys(ARITHMETIC, Reader._arithmetic),
 }
+
+
+def _in_step(written: Iter | None, read: Any, store: Any, load: Any) -> bool:
+    """Whether `load` reads along one loop what `store` wrote in the same iteration of it."""
+    if written is None or written.reduces or read is None:
+        return False
+    return any(
+        isinstance(to, compat.Var)
+        and isinstance(of, compat.Var)
+        and to.same_as(written.var)
+        and of.same_as(read)
+        for to, of in zip(store, load, strict=True)
+    )
 
 
 def _key(index: Any) -> Any:
