@@ -41,6 +41,7 @@ def _own_passes() -> tvm.transform.Pass:
             t.FP8ComputeLegalize(),
             t.VerifyMemory(),
             t.AnnotateEntryFunc(),
+            s.MergeSharedMemoryAllocations(),
             t.SplitHostDevice(),
             t.MakePackedAPI(),
             t.FP8StorageLegalize(),

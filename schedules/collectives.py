@@ -42,6 +42,8 @@ class Lanes:
     """Groups of one program (a thread-block cluster), each with its own lanes."""
     rank: Any = None
     """This group in its cluster."""
+    parity: Any = None
+    """Half of the slots that is in use, where a group exchanges row after row: the other half may still be read."""
     begun: bool = True
     """Whether it is known that all groups of the cluster run (after the first collective)."""
 
@@ -123,7 +125,10 @@ def reduce_lanes(
     totals = _butterfly(block, combiners, partials, min(lanes.width, lanes.subgroup), lanes.kind)
     if lanes.subgroups > 1:
         totals = _across(block, combiners, totals, lanes, name)
-    return totals if lanes.groups == 1 else _cluster(block, combiners, totals, lanes, name)
+    if lanes.groups == 1:
+        return totals
+    shared = share(block, totals, lanes, name)
+    return [_fold(block, c, parts) for c, parts in zip(combiners, shared, strict=True)]
 
 
 def _butterfly(
@@ -146,18 +151,26 @@ def _butterfly(
     return [tuple(block.bind("s", load(c, 0)) for c in held) for held in cells]
 
 
+def _slots(
+    block: Block, values: list[tuple[Any, ...]], lanes: Lanes, count: int, name: str
+) -> tuple[list[tuple[Any, ...]], Any]:
+    """Threadgroup arrays of `count` slots for each value, and where those in use begin."""
+    halves = 1 if lanes.parity is None else 2
+    slots = [
+        tuple(block.alloc(f"{name}_{k}_{i}", count * halves, str(v.ty.dtype), "shared") for i, v in enumerate(vs))
+        for k, vs in enumerate(values)
+    ]
+    return slots, imm(0) if lanes.parity is None else lanes.parity * imm(count)
+
+
 def _across(
     block: Block, combiners: tuple[str, ...], values: list[tuple[Any, ...]], lanes: Lanes, name: str
 ) -> list[tuple[Any, ...]]:
+    """Each subgroup's total to a slot of its own; after one barrier every lane folds the slots."""
     count = lanes.subgroups
-    slots = [
-        tuple(
-            block.alloc(f"{name}_{k}_{i}", count * lanes.packing, str(v.ty.dtype), "shared") for i, v in enumerate(vs)
-        )
-        for k, vs in enumerate(values)
-    ]
-    base = lanes.program * imm(count) if lanes.packing > 1 else imm(0)
-    base = block.bind("slot", base)
+    slots, base = _slots(block, values, lanes, count * lanes.packing, name)
+    if lanes.packing > 1:
+        base = base + lanes.program * imm(count)
     first = tirx.EQ(tirx.FloorMod(lanes.lane, imm(lanes.subgroup)), imm(0))
     with block.when(first) as inside:
         for buffers, vs in zip(slots, values, strict=True):
@@ -170,27 +183,26 @@ def _across(
     ]
 
 
-def _cluster(
-    block: Block, combiners: tuple[str, ...], values: list[tuple[Any, ...]], lanes: Lanes, name: str
-) -> list[tuple[Any, ...]]:
-    """Each group's total to its own slot in every group of the cluster; after one cluster barrier all fold."""
-    slots = [
-        tuple(block.alloc(f"{name}_c{k}_{i}", lanes.groups, str(v.ty.dtype), "shared") for i, v in enumerate(vs))
-        for k, vs in enumerate(values)
-    ]
+def share(
+    block: Block, values: list[tuple[Any, ...]], lanes: Lanes, name: str
+) -> list[list[tuple[Any, ...]]]:
+    """The values of every group of the cluster, in every lane of it: for each value a list over the groups.
+
+    Each group stores its own to every group's shared memory; one cluster barrier, and all are there.
+    """
+    slots, base = _slots(block, values, lanes, lanes.groups, f"{name}_c")
     if not lanes.begun:
         cluster.wait(block)  # nobody may write to a group that has not begun
     with block.when(tirx.LT(lanes.lane, imm(lanes.groups))) as inside:
         for buffers, vs in zip(slots, values, strict=True):
             for buffer, v in zip(buffers, vs, strict=True):
-                cluster.store(inside, buffer, lanes.rank, v, lanes.lane)
+                cluster.store(inside, buffer, base + lanes.rank, v, lanes.lane)
     cluster.arrive(block)
     cluster.wait(block)
-    totals = [
-        _fold(block, c, [tuple(block.bind("f", load(b, imm(i))) for b in buffers) for i in range(lanes.groups)])
-        for c, buffers in zip(combiners, slots, strict=True)
+    return [
+        [tuple(block.bind("f", load(b, base + imm(i))) for b in buffers) for i in range(lanes.groups)]
+        for buffers in slots
     ]
-    return totals
 
 
 def _fold(block: Block, combiner: str, values: list[tuple[Any, ...]]) -> tuple[Any, ...]:

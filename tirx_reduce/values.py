@@ -63,8 +63,12 @@ class Candidate:
     """Where a row is kept between passes: `reload`, `private` or `shared`."""
     splits: int = 1
     """Groups of one row."""
+    resident: int = 0
+    """Programs that stay on the device and take row after row, the next one prefetched; 0: one a row."""
 
     def __post_init__(self) -> None:
+        if self.resident < 0:
+            raise ReduceError(f"Candidate.resident is {self.resident}; needs 0 or more")
         for name in ("width", "packing", "vector", "unroll", "splits"):
             if getattr(self, name) < 1:
                 raise ReduceError(f"Candidate.{name} is {getattr(self, name)}; needs 1 or more")

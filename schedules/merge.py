@@ -1,0 +1,131 @@
+"""Two reductions in one exchange: the later one is computed from this group's value of the earlier, and corrected.
+
+A softmax sums exp(x - m) with the maximum m of its own group and is scaled when the maximum of the row is known; a
+variance sums (x - mean)² with the mean of its own group (Chan, Golub, LeVeque 1979), to the error of two passes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from tirx_reduce.program import Const, Expr, Op, RowProgram, RowValue, walk
+
+from .passes import Pass
+from .tir import imm
+
+_MINUS_INFINITY = 0xFF800000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rider:
+    """A reduction that rides on an earlier one."""
+
+    on: int
+    """The earlier reduction."""
+    rule: str
+    """`exponential`: a sum of exp(g - max of g); `square`: a sum of (g - mean of g)²."""
+
+    def reference(self, value: Any, groups: int) -> Any:
+        """What stands for the earlier row value while only this group's part of it is known.
+
+        A group of -inf alone takes 0 for its maximum, so that exp(-inf - 0) is 0 and not NaN. A group's sum is
+        scaled to the row, so that dividing it by the row's columns gives the group's own mean.
+        """
+        if self.rule == "exponential":
+            return tirx.Select(_is_minus_infinity(value), imm(0.0, "float32"), value)
+        return value * imm(float(groups), "float32")
+
+    def term(self, earlier: Any, own: Any, total: Any, groups: int, columns: int) -> Any:
+        """One group's part of the later reduction, corrected to the row; a sum over groups is exact up to rounding."""
+        if self.rule == "exponential":
+            return own * self.factor(self.reference(earlier, groups), total)
+        share = columns // groups
+        step = earlier * imm(1.0 / share, "float32") - total * imm(1.0 / columns, "float32")
+        return own + step * step * imm(float(share), "float32")
+
+    def factor(self, mine: Any, total: Any) -> Any | None:
+        """What makes a kept value of this group one of the row; None where nothing kept depends on it."""
+        if self.rule != "exponential":
+            return None
+        # A row of -inf alone is NaN, as exp(-inf - -inf) is; said with bits, since fast math need not know.
+        nan = imm(float("nan"), "float32")
+        return tirx.Select(_is_minus_infinity(total), nan, tirx.exp(mine - total))
+
+
+def _is_minus_infinity(value: Any) -> Any:
+    return tirx.EQ(tirx.reinterpret("uint32", value), imm(_MINUS_INFINITY, "uint32"))
+
+
+def riders(program: RowProgram, walks: tuple[Pass, ...], step: int) -> dict[int, Rider]:
+    """The reductions of the second walk that ride on those of the first; empty unless all of both take part.
+
+    Parameters
+    ----------
+    step : int
+        Columns that all groups of a row take in one round; a square needs them to have equally many.
+    """
+    if len(walks) < 2:
+        return {}
+    first, second = walks[:2]
+    if not first.reductions or not second.reductions or second.outputs or second.row_outputs or first.row_outputs:
+        return {}
+    found: dict[int, Rider] = {}
+    for j in second.reductions:
+        rider = _rider(program, j, step)
+        if rider is None or rider.on not in first.reductions:
+            return {}
+        found[j] = rider
+    return found if {r.on for r in found.values()} == set(first.reductions) else {}
+
+
+def _rider(program: RowProgram, j: int, step: int) -> Rider | None:
+    r = program.reductions[j]
+    if r.combiner != "sum" or r.dtypes != ("float32",) or r.init:
+        return None
+    (element,) = r.elements
+    if not isinstance(element, Op):
+        return None
+    if element.name == "exp" and _is(element.args[0], "sub"):
+        value, base = element.args[0].args  # type: ignore[union-attr]
+        return Rider(on=base.reduction, rule="exponential") if _earlier(program, base, "max", value) else None
+    if element.name == "mul" and element.args[0] == element.args[1] and _is(element.args[0], "sub"):
+        value, mean = element.args[0].args  # type: ignore[union-attr]
+        base = _sum_of_mean(program, mean)
+        equal = isinstance(program.columns, Const) and int(program.columns.value) % step == 0
+        if base is None or not equal or not _earlier(program, base, "sum", value):
+            return None
+        return Rider(on=base.reduction, rule="square")
+    return None
+
+
+def _is(e: Expr, name: str) -> bool:
+    return isinstance(e, Op) and e.name == name
+
+
+def _earlier(program: RowProgram, base: Expr, combiner: str, value: Expr) -> bool:
+    if not isinstance(base, RowValue) or base.dtype != "float32":
+        return False
+    r = program.reductions[base.reduction]
+    return r.combiner == combiner and r.elements == (value,) and not r.init
+
+
+def _sum_of_mean(program: RowProgram, mean: Expr) -> RowValue | None:
+    """The sum whose quotient by the number of columns `mean` is."""
+    if not isinstance(mean, Op) or mean.name not in ("div", "mul"):
+        return None
+    base, by = mean.args
+    if isinstance(base, Const):
+        base, by = by, base
+    if not isinstance(base, RowValue) or not isinstance(by, Const) or not isinstance(program.columns, Const):
+        return None
+    columns = float(program.columns.value)
+    wanted = columns if mean.name == "div" else 1.0 / columns
+    return base if abs(float(by.value) - wanted) <= 1e-7 * wanted else None
+
+
+def depends(e: Expr, reduction: int) -> bool:
+    """Whether `e` is computed from that reduction."""
+    return any(isinstance(x, RowValue) and x.reduction == reduction for x in walk(e))

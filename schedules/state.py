@@ -1,0 +1,168 @@
+"""One device function under construction: its tensors, its lanes, its row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from tvm import tirx
+
+from tirx_reduce.program import Const, Expr, Load, RowProgram, Sym, walk
+from tirx_reduce.values import Candidate
+
+from .memory import memory_dtype
+from .packets import Row
+from .tir import Block, cast, flat, imm, launch, translate
+
+
+@dataclass(slots=True, kw_only=True)
+class Kernel:
+    """What is known while a device function is written; it lives no longer than `kernel.emit`."""
+
+    program: RowProgram
+    params: list[Any]
+    """Parameters of the PrimFunc, by number."""
+    symbols: dict[str, Any]
+    candidate: Candidate
+    kind: str
+    subgroup: int
+    plain: bool = False
+    """Write the captured form, on which features are counted."""
+    cluster: bool = False
+    """The groups of a row are a thread-block cluster and exchange partial results in shared memory."""
+    workspace: dict[int, list[Any]] = field(default_factory=dict)
+    """Where the groups of a row exchange partial results by way of global memory: an array a value."""
+    block: Block = field(default_factory=Block)
+    """Where statements go."""
+    views: dict[int, Any] = field(default_factory=dict)
+    """Flat views of the tensors, by number."""
+    group: Any = None
+    lane: Any = None
+    slot: Any = None
+    """This program in its group."""
+    rank: Any = None
+    """This group among those of its row."""
+    row: Any = None
+    valid: Any = None
+    """Whether there is such a row; None where there always is."""
+    geometry: Any = None
+    """The `Row` of packets."""
+    index_dtype: str = "int32"
+    begun: bool = False
+    """All groups of the cluster are known to run."""
+    parity: Any = None
+    """Which half of the exchange slots this step uses, where a group takes more than one row."""
+    known: dict[Expr, Any] = field(default_factory=dict)
+    """Values of the row that are named already."""
+    kept: dict[Expr, Any] = field(default_factory=dict)
+    """Arrays of kept values."""
+    scale: dict[Expr, Any] = field(default_factory=dict)
+    """Factors that make kept values those of the whole row."""
+    ahead: dict[Expr, Any] = field(default_factory=dict)
+    """Arrays of what was loaded before it was needed."""
+
+
+def declare(k: Kernel) -> None:
+    """Flat views of all tensors."""
+    symbolic = False
+    largest = 0
+    for tensor in k.program.tensors:
+        view, declaration = flat(k.params[tensor.param], f"{tensor.name}_flat", memory_dtype(tensor.dtype, k.kind))
+        k.views[tensor.param] = view
+        k.block.add(declaration)
+        sizes = [e.value for e in tensor.shape if isinstance(e, Const)]
+        symbolic = symbolic or len(sizes) < len(tensor.shape)
+        largest = max(largest, prod(int(s) for s in sizes))
+    k.index_dtype = "int64" if symbolic or largest >= 2**31 - 2**16 else "int32"
+    k.group, k.lane = tirx.Var("group", "int32"), tirx.Var("lane", "int32")
+    k.slot = tirx.Var("slot", "int32") if k.candidate.packing > 1 else imm(0)
+    if k.candidate.splits > 1:
+        k.rank = tirx.FloorMod(k.group, imm(k.candidate.splits))
+
+
+def first_row(k: Kernel) -> Any:
+    """The row that this lane's program takes first."""
+    c, it = k.candidate, k.index_dtype
+    group = k.group if c.splits == 1 else tirx.FloorDiv(k.group, imm(c.splits))
+    row: Any = cast(group, it)
+    return row if c.packing == 1 else row * imm(c.packing, it) + cast(k.slot, it)
+
+
+def place(k: Kernel, row: Any) -> None:
+    """Take `row`: its columns, and how they fall into packets."""
+    c, it = k.candidate, k.index_dtype
+    if c.packing > 1:
+        rows = row_count(k)
+        whole = isinstance(rows, tirx.IntImm) and rows.value % c.packing == 0
+        if not whole:
+            # A group's last programs may have no row: they follow the last one to every barrier and write nothing.
+            k.valid = tirx.LT(row, cast(rows, it))
+            row = tirx.Min(row, cast(rows, it) - imm(1, it))
+    k.row = row
+    fixed = int(k.program.columns.value) if isinstance(k.program.columns, Const) else None
+    columns = imm(fixed) if fixed is not None else cast(extent(k, k.program.columns), "int32")
+    base = row * cast(columns, it)
+    shift = head = None
+    if c.vector > 1 and not (fixed is not None and fixed % c.vector == 0):
+        dense = _reads_dense(k.program)
+        head = tirx.FloorDiv(base, imm(c.vector, it)) if dense else imm(0, it)
+        shift = cast(base - head * imm(c.vector, it), "int32") if dense else imm(0)
+    k.geometry = Row(
+        columns=columns,
+        fixed=fixed,
+        vector=c.vector,
+        width=c.width * c.splits,
+        lane=k.lane if k.rank is None else k.rank * imm(c.width) + k.lane,
+        base=base,
+        head=head,
+        shift=shift,
+        index_dtype=it,
+        kind=k.kind,
+    )
+
+
+def _reads_dense(program: RowProgram) -> bool:
+    values = [e for r in program.reductions for e in r.elements] + [o.value for o in program.outputs]
+    loads = (e.index for e in walk(*values) if isinstance(e, Load))
+    return any(a.dense for a in loads) or any(o.index.dense for o in program.outputs if not o.per_row)
+
+
+def row_count(k: Kernel) -> Any:
+    """The number of rows as TIR, an int32 literal where it is fixed."""
+    fixed = prod(int(e.value) for e in k.program.rows if isinstance(e, Const))
+    if all(isinstance(e, Const) for e in k.program.rows):
+        return imm(fixed, "int32")
+    total: Any = imm(fixed, "int64")
+    for e in k.program.rows:
+        if not isinstance(e, Const):
+            total = total * cast(extent(k, e), "int64")
+    return total
+
+
+def extent(k: Kernel, e: Expr) -> Any:
+    """An extent as TIR."""
+    return translate(e, lambda leaf: symbol(k, leaf), Block(), k.kind)
+
+
+def symbol(k: Kernel, e: Expr) -> Any:
+    """A symbolic extent as TIR; None for anything else."""
+    return cast(k.symbols[e.name], e.dtype) if isinstance(e, Sym) else None
+
+
+def launched(k: Kernel, groups: Any | None = None) -> Any:
+    """The statement that launches what was written: a group for each program, or `groups` of them."""
+    c = k.candidate
+    if groups is None:
+        groups = row_count(k)
+        it = str(groups.ty.dtype)
+        if c.packing > 1:
+            groups = tirx.FloorDiv(groups + imm(c.packing - 1, it), imm(c.packing, it))
+        groups = groups * imm(c.splits, it) if c.splits > 1 else groups
+    threads = [(k.lane, "threadIdx.x", imm(c.width))]
+    if c.packing > 1:
+        threads.append((k.slot, "threadIdx.y", imm(c.packing)))
+    threads.append((k.group, "blockIdx.x", cast(groups, "int32")))
+    if k.cluster:
+        threads.append((tirx.Var("rank", "int32"), "clusterCtaIdx.x", imm(c.splits)))
+    return launch(k.block.stmt(), tuple(threads))
