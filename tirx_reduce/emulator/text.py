@@ -30,6 +30,16 @@ _NOT_TYPES = frozenset(
     "return goto case else delete new using typedef struct union class enum throw break continue if for "
     "while do switch namespace template operator static_assert extern static".split()
 )
+# Clusters stretch along x only.
+_REGISTERS = {
+    "cluster_ctarank": "emu_cluster_rank()",
+    "cluster_ctaid.x": "emu_cluster_rank()",
+    "cluster_nctarank": "emu_cluster_size()",
+    "cluster_nctaid.x": "emu_cluster_size()",
+}
+_READS_REGISTER = re.compile(
+    r'\w+\s+(?:volatile|__volatile__)\s*\(\s*"mov\.u32 %0, %%([\w.]+);"\s*:\s*"=r"\((\w+)\)\s*:?\s*\)'
+)
 _ASSIGN = frozenset({"=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>="})
 
 
@@ -179,9 +189,15 @@ def _refuse_unknown(t: Text, i: int, kind: str) -> None:
         end = i + 1
         while t.tokens[end].text != "(":
             end += 1
-        t.edit(i, t.close(end), "emu_assembly()")
+        t.edit(i, t.close(end), _register(t.text[token.start : t.tokens[t.close(end)].end]) or "emu_assembly()")
     if kind == "metal" and token.text.startswith(("sampler", "texture", "atomic_")):
         raise t.refuse(i, f"{token.text} is not modelled")
+
+
+def _register(assembly: str) -> str:
+    """C++ for an instruction that only reads a register of the cluster, as in TVM's prelude; else empty."""
+    found = _READS_REGISTER.fullmatch(assembly)
+    return f"{found[2]} = {_REGISTERS[found[1]]}" if found and found[1] in _REGISTERS else ""
 
 
 def _attributes(t: Text, first: int, last: int) -> tuple[list[tuple[str, str, int]], list[int]]:
@@ -381,6 +397,9 @@ def _stores(t: Text, first: int, last: int, names: set[str]) -> tuple[set[str], 
     stored: set[str] = set()
     aliased: set[str] = set()
     for i in range(first, last):
+        if t.tokens[i].text == "tirx_reduce_store_streaming":
+            begin, end = t.split(i + 2, t.close(i + 1) - 1)[0]
+            stored |= names & {x.text for x in t.tokens[begin : end + 1]}
         if t.tokens[i].text not in _ASSIGN and t.tokens[i].text not in ("++", "--"):
             continue
         j = i - 1

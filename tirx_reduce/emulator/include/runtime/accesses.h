@@ -3,21 +3,26 @@
 
 static inline uint32_t rank_of_subgroup(uint32_t sub) { return g_groups == 1 ? 0 : sub / g_subs_each; }
 
-// The tick before which all that `sub` did in this space is ordered before what the current lane does now.
+// The tick before which all that `sub` did in this space is ordered, by barriers of its group, before what the current
+// lane does now; 0 where only a barrier of the cluster can order it.
 static inline uint32_t horizon(uint32_t sub, int space) {
   if (sub == g_cur_sub) return space == S_SHARED ? g_sub[sub].synced_shared : g_sub[sub].synced_device;
   if (rank_of_subgroup(sub) == g_rank)
     return space == S_SHARED ? g_group[g_rank].synced_shared : g_group[g_rank].synced_device;
-  return g_synced_cluster;
+  return 0;
 }
 
 static inline uint32_t reader_horizon(uint32_t reader, int space) {
-  if (reader == R_ALL) return g_synced_cluster;
+  if (reader == R_ALL) return 0;
   if (reader & R_GROUP) {
-    if ((reader & 15u) != g_rank) return g_synced_cluster;
+    if ((reader & 15u) != g_rank) return 0;
     return space == S_SHARED ? g_group[g_rank].synced_shared : g_group[g_rank].synced_device;
   }
   return horizon((reader & R_SUBGROUP) ? reader & 0x3fffu : reader >> 5, space);
+}
+
+static inline bool read_before(const Cell& c, int space) {
+  return c.r_epoch < g_cur->waits || c.r_tick < reader_horizon(c.r_lane, space);
 }
 
 static inline uint32_t reader_rank(uint32_t reader) {
@@ -28,7 +33,8 @@ static inline uint32_t reader_rank(uint32_t reader) {
 // Several readers of one cell are kept as the narrowest set that holds them and still conflicts with later writers.
 static inline void note_reader(Cell& c, uint32_t begin, int space) {
   uint32_t r = c.r_lane;
-  if (c.r_tick < begin || r == g_cur_id || c.r_tick < reader_horizon(r, space))
+  bool alone = c.r_tick < begin || r == g_cur_id || read_before(c, space);
+  if (alone)
     c.r_lane = uint16_t(g_cur_id);
   else if (r == R_ALL || reader_rank(r) != g_rank)
     c.r_lane = R_ALL;
@@ -37,21 +43,24 @@ static inline void note_reader(Cell& c, uint32_t begin, int space) {
     c.r_lane = uint16_t(R_SUBGROUP | g_cur_sub);
   else
     c.r_lane = uint16_t(R_GROUP | g_rank);
+  if (alone || c.r_epoch < g_cur->arrivals) c.r_epoch = g_cur->arrivals;
   c.r_tick = g_tick;
 }
 
 template <bool WRITE>
 static inline void judge(Cell& c, uint32_t begin, void* pc, int space, int region, int64_t offset, int bytes) {
-  if (c.w_tick >= begin && c.w_lane != g_cur_id && c.w_tick >= horizon(c.w_lane >> 5, space))
+  if (c.w_tick >= begin && c.w_lane != g_cur_id && c.w_tick >= horizon(c.w_lane >> 5, space) &&
+      c.w_epoch >= g_cur->waits)
     fail(F_RACE, WRITE ? "two lanes write it, and no barrier stands between them"
                        : "another lane wrote it, and no barrier stands between",
          pc, space, region, offset, WRITE, bytes, c.w_lane);
   if (!WRITE) return note_reader(c, begin, space);
-  if (c.r_tick >= begin && c.r_lane != g_cur_id && c.r_tick >= reader_horizon(c.r_lane, space))
+  if (c.r_tick >= begin && c.r_lane != g_cur_id && !read_before(c, space))
     fail(F_RACE, "another lane read it, and no barrier stands between", pc, space, region, offset, 1, bytes,
          (c.r_lane & (R_GROUP | R_SUBGROUP)) ? -1 : c.r_lane);
   c.w_tick = g_tick;
   c.w_lane = uint16_t(g_cur_id);
+  c.w_epoch = g_cur->arrivals;
 }
 
 template <bool WRITE>
@@ -181,7 +190,7 @@ API void emu_cluster_store(int site, void* slot, const void* value, int bytes, i
     fail(F_OUT_OF_BOUNDS, "a store names a group that the cluster does not have", pc, S_SHARED, -1, -1, 1, bytes);
   uint32_t id = shared_array(off, bytes, true, pc);
   uint64_t o = off - g_shared_off[id];
-  if (uint32_t(rank) != g_rank && !g_cur->waited)
+  if (uint32_t(rank) != g_rank && !g_cur->waits)
     fail(F_RACE, "a store into a group that may not have begun; no cluster barrier stands before it", pc, S_SHARED,
          int(id), int64_t(o), 1, bytes);
   count<true>(S_SHARED, bytes);
@@ -190,9 +199,10 @@ API void emu_cluster_store(int site, void* slot, const void* value, int bytes, i
   Cell* cells = g_shared_cells + uint64_t(rank) * g_shared_cells_each + g_shared_cell[id];
   for (uint64_t i = o / granule; i <= (o + uint64_t(bytes) - 1) / granule; ++i) {
     judge<true>(cells[i], g_block_tick, pc, S_SHARED, int(id), int64_t(i * granule), bytes);
-    if (g_cur->arrived && g_n_late < MAX_LANES) g_late[g_n_late++] = &cells[i];
   }
-  if (uint32_t(rank) != g_rank) g_remote_tick = g_tick;
+  Group& target = g_group[rank];
+  if (uint32_t(rank) != g_rank && target.remote_waits <= g_cur->arrivals)
+    target.remote_waits = g_cur->arrivals + 1u, target.remote_site = site;
   g_site_line = 0;
   memcpy(reinterpret_cast<char*>(g_shared_base + uint64_t(rank) * g_shared_step + off), value, size_t(bytes));
 }

@@ -114,13 +114,9 @@ static bool release_group(uint32_t rank) {
   return true;
 }
 
-// The last lane of the cluster has arrived: what was done before each arrival is ordered before what follows a wait.
+// The last lane of the cluster has arrived: whoever waits for it may go on.
 static void complete_cluster() {
   ++g_tick;
-  g_synced_cluster = g_tick;
-  for (uint32_t r = 0; r < g_groups; ++r) settle(g_group[r], r, true, true);
-  for (uint32_t i = 0; i < g_n_late; ++i) g_late[i]->w_tick = g_tick;
-  g_n_late = 0;
   g_cluster_arrived = 0;
   ++g_l->counters.cluster_barriers;
   for (uint32_t r = 0; r < g_groups; ++r)
@@ -191,26 +187,35 @@ API void emu_barrier(int site, emu_u32 flags) {
   yield_lane();
 }
 
+// The instructions of the cluster barrier are `aligned`: all lanes of a subgroup execute the same one.
+static void check_site(int site, uint32_t number, int& kept, uint32_t& of) {
+  g_cur->site = site;
+  if (of == number && kept != site)
+    diverged(g_cur_id, "lanes of one subgroup come to the cluster barrier at different places of the text");
+  of = number;
+  kept = site;
+}
+
 API void emu_cluster_arrive(int site) {
-  if (g_cur->phase) {
-    g_cur->site = site;
-    diverged(g_cur_id, "a lane arrives at the cluster barrier twice and does not wait between");
-  }
+  Subgroup& s = g_sub[g_cur_sub];
+  g_cur->site = site;
+  if (g_cur->phase) diverged(g_cur_id, "a lane arrives at the cluster barrier twice and does not wait between");
+  if (g_cur->arrivals == 0xffff) fail(F_LIMIT, "the kernel passes more cluster barriers than the model counts", nullptr);
+  ++g_cur->arrivals;
+  check_site(site, g_cur->arrivals, s.arrive_site, s.arrive_number);
   g_cur->arrived = g_cur->phase = true;
   if (++g_cluster_arrived == g_threads * g_groups) complete_cluster();
 }
 
 API void emu_cluster_wait(int site) {
+  Subgroup& s = g_sub[g_cur_sub];
   g_cur->site = site;
-  if (!g_cur->arrived) {
-    // Complete already, unless it has never arrived: then there is nothing that it may wait for.
-    if (!g_cur->phase) diverged(g_cur_id, "a lane waits for a cluster barrier at which it has not arrived");
-    g_cur->phase = false;
-    g_cur->waited = true;
-    return;
+  if (!g_cur->phase) diverged(g_cur_id, "a lane waits for a cluster barrier at which it has not arrived");
+  check_site(site, g_cur->arrivals, s.wait_site, s.wait_number);
+  if (g_cur->arrived) {
+    set_waiting(g_cur_id, AT_CLUSTER);
+    yield_lane();
   }
-  set_waiting(g_cur_id, AT_CLUSTER);
-  yield_lane();
   g_cur->phase = false;
-  g_cur->waited = true;
+  g_cur->waits = g_cur->arrivals;
 }

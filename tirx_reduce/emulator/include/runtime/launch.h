@@ -57,8 +57,8 @@ static void forget_copies() {
 }
 
 static void start_cluster(uint32_t first) {
-  g_block_tick = g_synced_cluster = ++g_tick;
-  g_cluster_arrived = g_n_late = g_remote_tick = 0;
+  g_block_tick = ++g_tick;
+  g_cluster_arrived = 0;
   uint64_t pattern = 0x0001000100010001ull * EMU_POISON16;
   uint64_t* frame = reinterpret_cast<uint64_t*>(g_local_base);
   if (g_l->n_locals)
@@ -66,11 +66,13 @@ static void start_cluster(uint32_t first) {
   for (uint32_t r = 0; r < g_groups; ++r) {
     uint32_t b = first + r;
     g_group[r].at = emu_index{b % g_l->grid[0], b / g_l->grid[0] % g_l->grid[1], b / g_l->grid[0] / g_l->grid[1]};
+    g_group[r].remote_waits = 0;
     settle(g_group[r], r, true, true);
   }
   for (uint32_t q = 0; q < g_subs; ++q) {
     g_sub[q].arrived = 0;
     g_sub[q].mixed = false;
+    g_sub[q].arrive_number = g_sub[q].wait_number = 0;
     for (uint32_t i = 0; i < g_sub[q].lanes; ++i) {
       uint32_t id = g_sub[q].first + i;
       uint64_t top = uint64_t(g_stacks) + (id + 1) * kStack - 64;
@@ -83,7 +85,8 @@ static void start_cluster(uint32_t first) {
 #endif
       g_lane[id].sp = sp;
       g_lane[id].copies = 0;
-      g_lane[id].arrived = g_lane[id].phase = g_lane[id].waited = false;
+      g_lane[id].arrived = g_lane[id].phase = false;
+      g_lane[id].arrivals = g_lane[id].waits = 0;
       set_runnable(id);
     }
   }
@@ -122,6 +125,20 @@ static uint64_t prime_step(uint64_t n) {
   }
 }
 
+// A group that ends before it has waited for the stores of others into its memory; they may come too late.
+static bool stores_outlive_group() {
+  for (uint32_t r = 0; r < g_groups; ++r) {
+    uint32_t waits = 0;
+    for (uint32_t i = 0; i < g_threads; ++i) waits = waits > g_lane[lane_in(r, i)].waits ? waits : g_lane[lane_in(r, i)].waits;
+    if (g_group[r].remote_waits <= waits) continue;
+    enter(lane_in(r, 0));
+    g_site_line = g_group[r].remote_site & 0xffff;
+    describe(F_RACE, "a group may end before this store of another group reaches it; no cluster barrier follows", nullptr);
+    return g_failed = true;
+  }
+  return false;
+}
+
 API int emu_launch(Launch* l) {
   g_l = l;
   g_failed = false;
@@ -150,11 +167,7 @@ API int emu_launch(Launch* l) {
     enter(id);
     emu_swap(&g_main, g_lane[id].sp);
     if (g_failed) break;
-    if (g_remote_tick && g_remote_tick >= g_synced_cluster) {
-      describe(F_RACE, "a group may end before a store of another group reaches it; no cluster barrier follows", nullptr);
-      g_failed = true;
-      break;
-    }
+    if (stores_outlive_group()) break;
   }
   g_cur = nullptr;
   g_l = nullptr;

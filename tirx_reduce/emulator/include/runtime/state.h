@@ -16,6 +16,7 @@ enum Space { S_DEVICE, S_SHARED, S_LOCAL, S_CONSTANT, N_SPACES };
 struct Cell {
   uint32_t w_tick, r_tick;
   uint16_t w_lane, r_lane;
+  uint16_t w_epoch, r_epoch;  // arrivals at the cluster barrier that the lane had made before
 };
 // A reader is a lane, or several of one subgroup, or of one group (its rank in the cluster), or of several groups.
 enum { R_SUBGROUP = 0x4000, R_GROUP = 0x8000, R_ALL = 0xffff };
@@ -75,7 +76,7 @@ struct Lane {
   uint8_t op;
   bool arrived;  // has arrived at the cluster barrier, which is not complete
   bool phase;    // has arrived and not yet waited
-  bool waited;   // has passed a cluster barrier
+  uint16_t arrivals, waits;  // of the cluster barrier; what a lane did before its arrival n is ordered before wait n
   uint32_t mask, argument, flags;
   int width;
   uint32_t copies;  // the last asynchronous copy that is under way: place + 1, or 0
@@ -102,6 +103,8 @@ struct Subgroup {
   int site;
   uint32_t mask, arrived;
   bool mixed;
+  int arrive_site, wait_site;  // where its lanes came to the cluster barrier last
+  uint32_t arrive_number, wait_number;
   uint32_t synced_shared, synced_device;  // what this subgroup did before that tick is ordered within it
 };
 
@@ -109,6 +112,8 @@ struct Subgroup {
 struct Group {
   emu_index at;
   uint32_t synced_shared, synced_device;  // what the group did before that tick is ordered within it
+  uint32_t remote_waits;  // cluster barriers that it must have passed for all stores of other groups to have come
+  int remote_site;
 };
 
 static char* g_base;
@@ -129,8 +134,7 @@ static Lane* g_cur;
 static uint32_t g_cur_id, g_cur_sub;
 static uint64_t g_stack_lo;
 static uint32_t g_rank;  // of the current lane's group
-static uint32_t g_tick = 1, g_launch_tick, g_block_tick, g_synced_cluster;
-static uint32_t g_remote_tick;  // of the last store into another group's memory
+static uint32_t g_tick = 1, g_launch_tick, g_block_tick;
 static uint32_t g_cluster_arrived;
 static uint64_t g_left;
 static uint64_t g_rng;
@@ -150,9 +154,6 @@ static uint32_t g_shared_cell[MAX_ARRAYS];
 static uint8_t* g_shared_map;
 static Cell* g_shared_cells;
 static uint64_t g_shared_cells_each, g_shared_cells_n;
-// Cells that lanes wrote remotely between their arrival and the end of the barrier: it does not order those.
-static Cell* g_late[MAX_LANES];
-static uint32_t g_n_late;
 
 // Copies under way, by 16 bytes of all groups' threadgroup memory; mapped by the first copy of a launch.
 static Copy* g_copies;

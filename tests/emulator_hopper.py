@@ -1,0 +1,121 @@
+"""CUDA texts of Hopper as the emitter writes them: a cluster of four groups a row, and asynchronous copies."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+ROWS, SPLITS, WIDTH = 3, 4, 64
+COLUMNS = SPLITS * WIDTH
+
+_HELPERS = """
+#include <cstdint>
+#ifndef TIRX_REDUCE_CPU_MODEL
+__device__ __forceinline__ void tirx_reduce_cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void tirx_reduce_cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void tirx_reduce_async_wait() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
+#endif
+__forceinline__ __device__ unsigned int tvm_builtin_cluster_ctaid_x() {
+  unsigned int ctaid;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(ctaid) :);
+  return ctaid;
+}
+"""
+
+CLUSTER = (
+    _HELPERS
+    + """
+extern "C" __global__ void __launch_bounds__(64) rows_kernel(float* __restrict__ x_ptr, float* __restrict__ y_ptr) {
+  tirx_reduce_begin();
+  tirx_reduce_cluster_arrive();  // begun
+  int part = (((int)blockIdx.x) & 3);
+  float x = x_ptr[((((int)blockIdx.x) * 64) + ((int)threadIdx.x))];
+  float s = x;
+  s = s + __shfl_xor_sync((unsigned int)4294967295, s, 16, 32);
+  s = s + __shfl_xor_sync((unsigned int)4294967295, s, 8, 32);
+  s = s + __shfl_xor_sync((unsigned int)4294967295, s, 4, 32);
+  s = s + __shfl_xor_sync((unsigned int)4294967295, s, 2, 32);
+  s = s + __shfl_xor_sync((unsigned int)4294967295, s, 1, 32);
+  __shared__ alignas(64) float slots1[2];
+  if ((((int)threadIdx.x) % 32) == 0) {
+    slots1[(((int)threadIdx.x) >> 5)] = s;
+  }
+  __syncthreads();  // inner
+  float total = slots1[0] + slots1[1];
+  __shared__ alignas(64) float across1[4];
+  tirx_reduce_cluster_wait();  // begun
+  if (((int)threadIdx.x) < 4) {
+    tirx_reduce_cluster_store_float32((&(across1[part])), total, ((int)threadIdx.x));
+  }
+  tirx_reduce_cluster_arrive();  // sum
+  tirx_reduce_cluster_wait();  // sum
+  float sum = (across1[0] + across1[1]) + (across1[2] + across1[3]);
+  float d = x - sum / 256.0f;
+  float q = d * d;
+  q = q + __shfl_xor_sync((unsigned int)4294967295, q, 16, 32);
+  q = q + __shfl_xor_sync((unsigned int)4294967295, q, 8, 32);
+  q = q + __shfl_xor_sync((unsigned int)4294967295, q, 4, 32);
+  q = q + __shfl_xor_sync((unsigned int)4294967295, q, 2, 32);
+  q = q + __shfl_xor_sync((unsigned int)4294967295, q, 1, 32);
+  __shared__ alignas(64) float slots2[2];
+  if ((((int)threadIdx.x) % 32) == 0) {
+    slots2[(((int)threadIdx.x) >> 5)] = q;
+  }
+  __syncthreads();  // second inner
+  float squares = slots2[0] + slots2[1];
+  __shared__ alignas(64) float across2[4];
+  if (((int)threadIdx.x) < 4) {
+    tirx_reduce_cluster_store_float32((&(across2[part])), squares, ((int)threadIdx.x));
+  }
+  tirx_reduce_cluster_arrive();  // squares
+  tirx_reduce_cluster_wait();  // squares
+  float all = (across2[0] + across2[1]) + (across2[2] + across2[3]);
+  y_ptr[((((int)blockIdx.x) * 64) + ((int)threadIdx.x))] = d * rsqrtf(all / 256.0f);
+}
+"""
+)
+
+# Each lane brings eight elements in by two copies, and reads them from the other end of the group.
+ASYNC = (
+    _HELPERS
+    + """
+extern "C" __global__ void __launch_bounds__(64) turn_kernel(float* __restrict__ x_ptr, float* __restrict__ y_ptr) {
+  __shared__ alignas(64) float held[512];
+  int base = ((int)blockIdx.x) * 512;
+  tirx_reduce_async_copy_16((&(held[(((int)threadIdx.x) * 4)])), (&(x_ptr[(base + (((int)threadIdx.x) * 4))])));
+  tirx_reduce_async_copy_16((&(held[((((int)threadIdx.x) * 4) + 256)])), (&(x_ptr[((base + (((int)threadIdx.x) * 4)) + 256)])));
+  tirx_reduce_async_commit();
+  tirx_reduce_async_wait();
+  __syncthreads();
+  for (int i = 0; i < 8; ++i) {
+    y_ptr[(base + (i * 64) + ((int)threadIdx.x))] = held[(511 - ((i * 64) + ((int)threadIdx.x)))];
+  }
+}
+"""
+)
+
+
+def rows(seed: int = 0) -> dict[str, npt.NDArray[np.float32]]:
+    """Arguments of the cluster's kernel."""
+    x = np.random.default_rng(seed).normal(size=(ROWS, COLUMNS)).astype(np.float32)
+    return {"x_ptr": x, "y_ptr": np.full_like(x, -7)}
+
+
+def turned(seed: int = 0) -> dict[str, npt.NDArray[np.float32]]:
+    """Arguments of the kernel of copies."""
+    x = np.random.default_rng(seed).normal(size=(2, 512)).astype(np.float32)
+    return {"x_ptr": x, "y_ptr": np.full_like(x, -7)}
+
+
+def changed(text: str, *edits: tuple[str, str]) -> str:
+    """`text` with each first part that is named in place of the second."""
+    for old, new in edits:
+        assert old in text, old
+        text = text.replace(old, new, 1)
+    return text
