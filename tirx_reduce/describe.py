@@ -234,8 +234,8 @@ class _Text:
         return text
 
     def _target(self, output: Output) -> str:
-        name = self.tensors[output.param].name
-        return f"{name}[{'row' if output.per_row else 'row, col'}] ({output.dtype})"
+        place = "[row]" if output.per_row and output.index.row == RowIndex(0) else self._place(output.index)
+        return f"{self.tensors[output.param].name}{place} ({output.dtype})"
 
     def _count(self, roots: Iterable[Expr]) -> None:
         roots = list(roots)
@@ -280,14 +280,16 @@ class _Text:
         return self._op(expr)
 
     def _load(self, load: Load) -> str:
-        name, index = self.tensors[load.param].name, load.index
+        return self.tensors[load.param].name + self._place(load.index)
+
+    def _place(self, index: Access) -> str:
         if index.full is not None:
-            return f"{name}[{self.show(index.full)}]"
+            return f"[{self.show(index.full)}]"
         if index.dense:
-            return f"{name}[row, col]"
+            return "[row, col]"
         column = {0: "", 1: "col"}.get(index.stride or 0, f"col*{index.stride}")
         row = "" if index.row == Const(0, "int64") else self.show(index.row)
-        return f"{name}[{' + '.join(p for p in (row, column) if p) or '0'}]"
+        return f"[{' + '.join(p for p in (row, column) if p) or '0'}]"
 
     def _op(self, op: Op) -> str:
         args = [self.show(a) for a in op.args]
