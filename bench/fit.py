@@ -34,6 +34,8 @@ CAPACITIES = (64, 128, 256, 512, 1024, 2048)
 UNIT = "us"
 DIGITS = 12
 """Significant digits of what is written, so that the last bits of one machine's BLAS do not show."""
+SAME_ERROR = 1e-14
+"""Squared errors this close, as a share of that of no model at all, count as equal."""
 LEAST_SHAPES = 2
 """Leaving one shape out needs another to train on."""
 
@@ -99,7 +101,7 @@ def solve(rows: Sequence[Row], capacity: float) -> Matrix:
 def nonnegative(matrix: Matrix, wanted: Matrix) -> Matrix:
     """Non-negative least squares by trying every active set, on columns scaled to length 1.
 
-    Among sets of equal error the first in order of size wins. Columns of zeros get 0.
+    Among sets of equal error (to `SAME_ERROR`) the first in order of size wins. Columns of zeros get 0.
     """
     scale = np.linalg.norm(matrix, axis=0)
     live = [int(i) for i in np.flatnonzero(scale > 0)]
@@ -113,7 +115,7 @@ def nonnegative(matrix: Matrix, wanted: Matrix) -> Matrix:
                 continue
             error = columns @ found - wanted
             squared = float(error @ error)
-            if squared < least:
+            if squared < least - SAME_ERROR * float(wanted @ wanted):
                 least = squared
                 best = np.zeros(matrix.shape[1])
                 best[list(active)] = found

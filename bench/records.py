@@ -108,9 +108,11 @@ def merge(paths: Iterable[Path | str]) -> tuple[Record, ...]:
     return tuple(merged)
 
 
-def check_identity(one: Mapping[str, Any], other: Mapping[str, Any], where: str) -> None:
+def check_identity(
+    one: Mapping[str, Any], other: Mapping[str, Any], where: str, names: tuple[str, ...] = IDENTITY
+) -> None:
     """Refuse two environments that are not the same machine and TVM."""
-    for name in IDENTITY:
+    for name in names:
         if one.get(name) != other.get(name):
             raise BadRecords(
                 f"{where} differ in {name}: {one.get(name)!r} and {other.get(name)!r}; needs one {name}"
@@ -120,44 +122,52 @@ def check_identity(one: Mapping[str, Any], other: Mapping[str, Any], where: str)
 class Writer:
     """Appends records to one file, alone: a second writer is refused.
 
-    Opening a file that exists resumes it. A last line that a kill cut short is dropped, and the resumption's
-    own line says how many bytes that were. Each line is on the disk before `append` returns.
+    Opening a file that exists resumes it; nothing is written before the first `append`, which records the
+    environment of this run. A last line that a kill cut short is dropped then, and the environment says how
+    many bytes that were. Each line is on the disk before `append` returns.
     """
 
-    def __init__(self, path: Path | str, environment: Mapping[str, Any]) -> None:
+    def __init__(
+        self, path: Path | str, environment: Mapping[str, Any], *, same: tuple[str, ...] = ("package_sha256",)
+    ) -> None:
         self.path = Path(path)
+        self.environment = dict(environment)
         if self.path.suffix == ".gz":
             raise BadRecords(f"{self.path} is compressed; needs a plain file to append to")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(self.path, "a+b")  # noqa: SIM115  (held until close)
         try:
             _lock(self._file, self.path)
-            self.records = self._resume(environment)
+            self._resume(same)
         except BaseException:
             self._file.close()
             raise
 
-    def _resume(self, environment: Mapping[str, Any]) -> list[Record]:
+    def _resume(self, same: tuple[str, ...]) -> None:
         self._file.seek(0)
         content = self._file.read()
-        whole = content.rfind(b"\n") + 1
-        dropped = len(content) - whole
-        records = list(_parse(self.path, content[:whole]))
-        if records and records[0].kind == ENVIRONMENT:
-            check_identity(records[0].data, environment, f"{self.path} and this run")
-        if records and finished(records):
-            return records
-        if dropped:
-            self._file.truncate(whole)
-        self._chain = records[-1].sha256 if records else START
-        self.records = records
-        self.append(ENVIRONMENT, {**environment, "dropped_bytes": dropped})
-        return self.records
+        self._whole = content.rfind(b"\n") + 1
+        self._dropped = len(content) - self._whole
+        self.records = list(_parse(self.path, content[: self._whole]))
+        self._chain = self.records[-1].sha256 if self.records else START
+        self._announced = False
+        if not self.records:
+            return
+        first = self.records[0]
+        if first.kind != ENVIRONMENT:
+            raise BadRecords(f"{self.path}, line 1: kind {first.kind!r}; needs {ENVIRONMENT!r} first")
+        for names in (IDENTITY, same):
+            check_identity(first.data, self.environment, f"{self.path} and this run", names)
 
     def append(self, kind: str, data: Mapping[str, Any]) -> Record:
         """Write one record, and force it to the disk."""
         if finished(self.records):
             raise BadRecords(f"{self.path} is finished; needs a new file")
+        if not self._announced:
+            self._announced = True
+            if self._dropped:
+                self._file.truncate(self._whole)
+            self.append(ENVIRONMENT, {**self.environment, "dropped_bytes": self._dropped})
         body = {"format": FORMAT, "kind": kind, "data": dict(data), "chain": self._chain}
         sha256 = digest(body)
         self._file.seek(0, os.SEEK_END)

@@ -183,7 +183,7 @@ def freeze(out: Path, stand: Stand) -> Record:
         if writer.of_kind(MEASUREMENT):
             raise NotFrozen(f"{out} holds held-out labels; needs a freeze before the first of them")
         design, profile = _one(writer.records, DESIGN), _one(writer.records, PROFILE)
-        environment = of_kind(writer.records, "environment")[-1]
+        environment = writer.environment
         plans: dict[str, dict[str, str]] = {}
         sources: dict[str, str] = {}
         for case in map(Case.from_json, design["cohort"]):
@@ -227,7 +227,8 @@ def run(
         There is no freeze, or calibration, package, libraries or plans are not the frozen ones.
     """
     environment = stand.environment()
-    with Writer(out, environment) as writer:
+    # The package is compared with the frozen one, which says more.
+    with Writer(out, environment, same=()) as writer:
         frozen_rows = writer.of_kind(FREEZE)
         if not frozen_rows:
             raise NotFrozen(f"{out} holds no freeze; needs `replay --freeze` before any held-out label")

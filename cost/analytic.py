@@ -22,8 +22,8 @@ class Analytic:
     name: str = "analytic"
 
     def considers(self, candidate: Candidate) -> bool:
-        """Reload, one program a group, one group a program."""
-        return (candidate.reuse, candidate.packing, candidate.splits) == ("reload", 1, 1)
+        """Reload, and one group for one program."""
+        return candidate == Candidate(width=candidate.width, vector=candidate.vector)
 
     def reduction_cost(self, candidate: Candidate, features: Features, limits: DeviceLimits) -> CostEstimate:
         """Price in issue rounds."""

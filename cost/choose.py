@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from tirx_reduce.cost.analytic import Analytic
@@ -137,14 +137,8 @@ def _incumbent(
 
 
 def _order(candidate: Candidate) -> tuple[int, ...]:
-    return (
-        candidate.width,
-        REUSES.index(candidate.reuse),
-        candidate.packing,
-        candidate.splits,
-        candidate.vector,
-        candidate.unroll,
-    )
+    rest = (getattr(candidate, f.name) for f in fields(candidate) if f.name not in ("width", "reuse"))
+    return (candidate.width, REUSES.index(candidate.reuse), *rest)
 
 
 def _checked(policy: Policy, candidate: Candidate, features: Features, limits: DeviceLimits) -> CostEstimate:

@@ -89,6 +89,8 @@ def _check(
         )
     if candidate.unroll != 1:
         raise Uncalibrated(f"unroll {candidate.unroll}; the calibration was fitted on 1")
+    if candidate != Candidate(width=candidate.width, vector=candidate.vector, reuse=candidate.reuse):
+        raise Uncalibrated(f"{candidate}; the calibration was fitted on one group a row, one row a group")
     if candidate.width < limits.subgroup_size:
         raise Uncalibrated(f"width {candidate.width}; the calibration was fitted on whole subgroups")
     for name in ("program_global_access_bytes", "worker_global_access_bytes"):

@@ -146,7 +146,7 @@ def refreeze(folder: Path, profile: dict[str, Any]) -> None:
 SEARCH_EDITS = {
     "raw sample": (
         set_in("trial", "timing.phases.gpu_batch.samples_us.1", lambda t: t * 3, status="measured"),
-        "done again it is|fitted again it is",
+        "done again it is|not that of least error",
     ),
     "demand": (
         set_in("trial", "features.scalar_rounds", 1, status="measured"),
@@ -197,7 +197,7 @@ def test_an_edit_that_does_not_repin_the_profile_is_found(folder: Path) -> None:
 
 
 PROFILE_EDITS = {
-    "coefficient": (("coefficients", "G"), lambda v: v * 1.001 + 1e-7, "coefficient G is"),
+    "coefficient": (("coefficients", "G"), lambda v: v * 1.0001 + 1e-11, "coefficient [A-Z] is"),
     "capacity": (("coefficients", "capacity"), lambda v: 2048 if v != 2048 else 64, "not that of least mean"),
     "mean regret": (("mean_regret",), lambda v: v / 2 + 0.001, "mean_regret is not that of the selected"),
     "max regret": (("max_regret",), lambda v: v / 2 + 0.001, "max_regret is not that of the selected"),

@@ -94,7 +94,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
     import tvm_ffi
 
     found = Notes()
-    monkeypatch.setitem(sys.modules, "torch", found)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch", found)
     monkeypatch.setattr(tvm_ffi, "use_torch_stream", lambda c=None: c if c is not None else nullcontext())
     return found
 

@@ -134,8 +134,11 @@ def test_labels_of_something_else_than_was_frozen_are_refused(
     stand, out = collected
     replay.freeze(out, stand)
     other: Any = MadeUpStand(tmp_path, **changes)
+    before = out.read_bytes()
     with pytest.raises(replay.NotFrozen, match=f"the {what} is not the frozen one; needs a new replay"):
         replay.run(other, out, calibration=calibration)
+    # A refusal leaves no trace in the records.
+    assert out.read_bytes() == before
 
 
 def test_another_calibration_than_the_frozen_one_is_refused(

@@ -105,6 +105,14 @@ def test_another_machine_does_not_go_on_with_it(tmp_path: Path, monkeypatch: pyt
         run(tmp_path, stand=MadeUpStand(tmp_path, driver="2.0"))
 
 
+def test_another_package_does_not_go_on_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_up(monkeypatch)
+    before = run(tmp_path).read_bytes()
+    with pytest.raises(BadRecords, match="differ in package_sha256"):
+        run(tmp_path, stand=MadeUpStand(tmp_path, package_sha256="7" * 64))
+    assert (tmp_path / "search.jsonl").read_bytes() == before
+
+
 def test_a_device_in_an_error_state_ends_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made_up(monkeypatch)
 
