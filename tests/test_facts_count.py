@@ -64,6 +64,15 @@ def test_facts_and_counts_agree(case: Case) -> None:
             assert counted.column_bytes_per_row_column * case.columns == foretold
 
 
+@pytest.mark.parametrize("case", [c for c in CASES if c.rows == 1], ids=lambda c: c.name)
+def test_a_single_row_has_no_vectors(case: Case) -> None:
+    """What one group reads is counted in every pass that reads it: no other row shares it."""
+    read = facts.read(case.func())
+    counted = planning.capture(read, DeviceLimits())["reload"]
+    assert case.columns is not None
+    assert counted.column_bytes_per_row_column * case.columns == dict(read.facts.payload_bytes)["reload"]
+
+
 def test_a_function_that_was_not_captured() -> None:
     func = legalized(lambda _, x: nn.softmax(x, -1), _f16(4, 8))
     with pytest.raises(ReduceError, match="without marked passes; needs one that was captured"):
