@@ -1,4 +1,4 @@
-"""CUDA texts of Hopper as the emitter writes them: a cluster of four groups a row, and asynchronous copies."""
+"""CUDA texts of Hopper as the emitter writes them: clusters of four groups a row, asynchronous copies."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ __forceinline__ __device__ unsigned int tvm_builtin_cluster_ctaid_x() {
 CLUSTER = (
     _HELPERS
     + """
-extern "C" __global__ void __launch_bounds__(64) rows_kernel(float* __restrict__ x_ptr, float* __restrict__ y_ptr) {
+extern "C" __global__ void __launch_bounds__(64) rows_kernel(float* __restrict__ x_ptr,
+    float* __restrict__ y_ptr) {
   tirx_reduce_begin();
   tirx_reduce_cluster_arrive();  // begun
-  int part = (((int)blockIdx.x) & 3);
-  float x = x_ptr[((((int)blockIdx.x) * 64) + ((int)threadIdx.x))];
+  int part = (BX & 3);
+  float x = x_ptr[((BX * 64) + TX)];
   float s = x;
   s = s + __shfl_xor_sync((unsigned int)4294967295, s, 16, 32);
   s = s + __shfl_xor_sync((unsigned int)4294967295, s, 8, 32);
@@ -43,15 +44,15 @@ extern "C" __global__ void __launch_bounds__(64) rows_kernel(float* __restrict__
   s = s + __shfl_xor_sync((unsigned int)4294967295, s, 2, 32);
   s = s + __shfl_xor_sync((unsigned int)4294967295, s, 1, 32);
   __shared__ alignas(64) float slots1[2];
-  if ((((int)threadIdx.x) % 32) == 0) {
-    slots1[(((int)threadIdx.x) >> 5)] = s;
+  if ((TX % 32) == 0) {
+    slots1[(TX >> 5)] = s;
   }
   __syncthreads();  // inner
   float total = slots1[0] + slots1[1];
   __shared__ alignas(64) float across1[4];
   tirx_reduce_cluster_wait();  // begun
-  if (((int)threadIdx.x) < 4) {
-    tirx_reduce_cluster_store_float32((&(across1[part])), total, ((int)threadIdx.x));
+  if (TX < 4) {
+    tirx_reduce_cluster_store_float32((&(across1[part])), total, TX);
   }
   tirx_reduce_cluster_arrive();  // sum
   tirx_reduce_cluster_wait();  // sum
@@ -64,19 +65,19 @@ extern "C" __global__ void __launch_bounds__(64) rows_kernel(float* __restrict__
   q = q + __shfl_xor_sync((unsigned int)4294967295, q, 2, 32);
   q = q + __shfl_xor_sync((unsigned int)4294967295, q, 1, 32);
   __shared__ alignas(64) float slots2[2];
-  if ((((int)threadIdx.x) % 32) == 0) {
-    slots2[(((int)threadIdx.x) >> 5)] = q;
+  if ((TX % 32) == 0) {
+    slots2[(TX >> 5)] = q;
   }
   __syncthreads();  // second inner
   float squares = slots2[0] + slots2[1];
   __shared__ alignas(64) float across2[4];
-  if (((int)threadIdx.x) < 4) {
-    tirx_reduce_cluster_store_float32((&(across2[part])), squares, ((int)threadIdx.x));
+  if (TX < 4) {
+    tirx_reduce_cluster_store_float32((&(across2[part])), squares, TX);
   }
   tirx_reduce_cluster_arrive();  // squares
   tirx_reduce_cluster_wait();  // squares
   float all = (across2[0] + across2[1]) + (across2[2] + across2[3]);
-  y_ptr[((((int)blockIdx.x) * 64) + ((int)threadIdx.x))] = d * rsqrtf(all / 256.0f);
+  y_ptr[((BX * 64) + TX)] = d * rsqrtf(all / 256.0f);
 }
 """
 )
@@ -85,16 +86,17 @@ extern "C" __global__ void __launch_bounds__(64) rows_kernel(float* __restrict__
 ASYNC = (
     _HELPERS
     + """
-extern "C" __global__ void __launch_bounds__(64) turn_kernel(float* __restrict__ x_ptr, float* __restrict__ y_ptr) {
+extern "C" __global__ void __launch_bounds__(64) turn_kernel(float* __restrict__ x_ptr,
+    float* __restrict__ y_ptr) {
   __shared__ alignas(64) float held[512];
-  int base = ((int)blockIdx.x) * 512;
-  tirx_reduce_async_copy_16((&(held[(((int)threadIdx.x) * 4)])), (&(x_ptr[(base + (((int)threadIdx.x) * 4))])));
-  tirx_reduce_async_copy_16((&(held[((((int)threadIdx.x) * 4) + 256)])), (&(x_ptr[((base + (((int)threadIdx.x) * 4)) + 256)])));
+  int base = BX * 512;
+  tirx_reduce_async_copy_16((&(held[(TX * 4)])), (&(x_ptr[(base + (TX * 4))])));
+  tirx_reduce_async_copy_16((&(held[((TX * 4) + 256)])), (&(x_ptr[((base + (TX * 4)) + 256)])));
   tirx_reduce_async_commit();
   tirx_reduce_async_wait();
   __syncthreads();
   for (int i = 0; i < 8; ++i) {
-    y_ptr[(base + (i * 64) + ((int)threadIdx.x))] = held[(511 - ((i * 64) + ((int)threadIdx.x)))];
+    y_ptr[(base + (i * 64) + TX)] = held[(511 - ((i * 64) + TX))];
   }
 }
 """
@@ -111,6 +113,11 @@ def turned(seed: int = 0) -> dict[str, npt.NDArray[np.float32]]:
     """Arguments of the kernel of copies."""
     x = np.random.default_rng(seed).normal(size=(2, 512)).astype(np.float32)
     return {"x_ptr": x, "y_ptr": np.full_like(x, -7)}
+
+
+def cuda(text: str) -> str:
+    """`text` with the positions of lane and group as TVM prints them."""
+    return text.replace("TX", "((int)threadIdx.x)").replace("BX", "((int)blockIdx.x)")
 
 
 def changed(text: str, *edits: tuple[str, str]) -> str:

@@ -189,7 +189,8 @@ def _refuse_unknown(t: Text, i: int, kind: str) -> None:
         end = i + 1
         while t.tokens[end].text != "(":
             end += 1
-        t.edit(i, t.close(end), _register(t.text[token.start : t.tokens[t.close(end)].end]) or "emu_assembly()")
+        end = t.close(end)
+        t.edit(i, end, _register(t.text[token.start : t.tokens[end].end]) or "emu_assembly()")
     if kind == "metal" and token.text.startswith(("sampler", "texture", "atomic_")):
         raise t.refuse(i, f"{token.text} is not modelled")
 
