@@ -401,3 +401,51 @@ def test_cluster_that_the_grid_does_not_hold(splits: int) -> None:
 def test_rank_from_the_register() -> None:
     text = changed(CLUSTER, ("(BX & 3)", "((int)tvm_builtin_cluster_ctaid_x())"))
     run_cluster(text)
+
+
+STREAMING = """
+#include <cstdint>
+__device__ __forceinline__ void tirx_reduce_load_streaming(const void* there, void* here) {
+  *(uint4*)here = __ldcs((const uint4*)there);
+}
+__device__ __forceinline__ void tirx_reduce_store_streaming(void* there, const void* here) {
+  __stcs((uint4*)there, *(const uint4*)here);
+}
+extern "C" __global__ void __launch_bounds__(64) copy_kernel(float* __restrict__ x_ptr,
+    float* __restrict__ y_ptr) {
+  alignas(64) float kept[4];
+  tirx_reduce_load_streaming((&(x_ptr[((BX * 256) + (TX * 4))])), (&(kept[0])));
+  tirx_reduce_store_streaming((&(y_ptr[((BX * 256) + (TX * 4))])), (&(kept[0])));
+}
+"""
+
+
+def test_streaming_accesses_are_of_16_bytes() -> None:
+    a = turned()
+    done = emulator.run_source(cuda(STREAMING), "cuda", a, 4, 64)
+    np.testing.assert_array_equal(a["y_ptr"], a["x_ptr"])
+    c = done.counters["copy_kernel"]
+    assert (c.loads["device"], c.load_bytes["device"]) == (256, 4096)
+    assert (c.stores["device"], c.store_bytes["device"]) == (256, 4096)
+
+
+@pytest.mark.parametrize(
+    ("edit", "fault"),
+    [
+        (("x_ptr[((BX * 256) + (TX * 4))]", "x_ptr[((BX * 256) + (TX * 4)) + 2]"), emulator.Misaligned),
+        (("x_ptr[((BX * 256) + (TX * 4))]", "x_ptr[((BX * 256) + (TX * 4)) + 4]"), emulator.OutOfBounds),
+        (("y_ptr[((BX * 256) + (TX * 4))]", "y_ptr[((BX * 256) + (TX * 4)) + 4]"), emulator.OutOfBounds),
+        (("y_ptr[((BX * 256) + (TX * 4))]", "y_ptr[(TX * 4)]"), emulator.WrittenTwice),
+        (("  tirx_reduce_store", "  if (TX != 7) tirx_reduce_store"), emulator.NotWritten),
+        (("  tirx_reduce_load", "  if (TX != 7) tirx_reduce_load"), emulator.Uninitialized),
+    ],
+)
+@pytest.mark.parametrize("order", ORDERS)
+def test_plant_in_streaming_accesses_is_found(
+    edit: tuple[str, str], fault: type[emulator.EmulatorError], order: str
+) -> None:
+    head, body = STREAMING.split("copy_kernel", 1)
+    with pytest.raises(fault):
+        emulator.run_source(
+            cuda(head + "copy_kernel" + changed(body, edit)), "cuda", turned(), 4, 64, orders=(order,)
+        )
