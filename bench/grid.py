@@ -46,7 +46,9 @@ from tirx_reduce.errors import ReduceError
 LINE, SETTINGS = "grid line", "grid settings"
 """Kinds of record."""
 UNFINISHED = 3
-"""Exit status where lines are left: the same command goes on."""
+"""Exit status where lines are left over at the end of the budget: the same command goes on."""
+LOST = 4
+"""Exit status where a kernel took the device along: the same command goes on without it, in a new process."""
 WARM_SHARE = 0.4
 """Of the time budget, for peers that compile beforehand."""
 WARM_LIMIT_S = 240.0
@@ -79,7 +81,7 @@ class Request:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure what the arguments ask for, and print the table; 3 where lines are left."""
+    """Measure what the arguments ask for, and print the table; 3: lines are left, 4: device lost."""
     if not args.out:
         raise ReduceError("the grid keeps every sample; needs --out FILE")
     began = time.monotonic()
@@ -102,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
             left = measure_grid(request, stand, clock, writer, say=_say, began=began)
         except DeviceLost as error:
             _say(f"{' '.join(str(error).split())}; the same command goes on without it, in a new process")
-            return UNFINISHED
+            return LOST
     _print(args)
     if left:
         _say(f"{left} lines are left; the same command goes on")

@@ -208,6 +208,24 @@ def test_the_verb_runs_a_line_for_real_on_the_cpu(tmp_path: Path, capsys: pytest
     assert again["rows"][0]["ours"]["analytic"]["status"] == "measured"
 
 
+def test_peers_that_take_too_long_beforehand_are_stopped() -> None:
+    place = grid_warm.Place(device="cpu", target="{}", folder="")
+    assert grid_warm.warm_up(CASES, ("copy", "ours"), place, workers=2, limit_s=0.0) == 0
+    assert grid_warm.warm_up(CASES, ("eager",), place, workers=1, limit_s=0.0) == 1
+
+
+def test_a_lost_device_has_an_exit_status_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lost(*args: Any, **options: Any) -> int:
+        raise DeviceLost("ladder: misaligned address")
+
+    monkeypatch.setattr(grid, "measure_grid", lost)
+    out = str(tmp_path / "grid.jsonl")
+    assert grid.main(["--stand-in", "--out", out, "--commit", "a" * 40]) == grid.LOST
+    assert "ladder: misaligned address; the same command goes on without it" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
