@@ -174,6 +174,7 @@ def build_kernel(program: str, kind: str, numerics: str, folder: Path, runtime: 
         *_numerics_flags(numerics),
         "-shared",
         "-nostdlib",
+        "-fno-plt",
         f"-I{INCLUDE}",
         *([f"-I{INCLUDE / kind}"] if kind == "cuda" else ()),
         # Without the start files of fast math, which would switch off denormals in the whole process.

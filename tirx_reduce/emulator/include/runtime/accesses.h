@@ -75,7 +75,7 @@ static inline void count(int space, int bytes) {
 
 
 template <bool WRITE>
-static void device_access(uint64_t a, int bytes, void* pc) {
+static __attribute__((noinline)) void device_access(uint64_t a, int bytes, void* pc) {
   uint64_t off = a - uint64_t(g_base);
   uint32_t id = g_page_region[off / kPage];
   if (UNLIKELY(!id)) {
@@ -163,7 +163,7 @@ static inline void check_copies(uint64_t rank, uint64_t off, bool write, int byt
 }
 
 template <bool WRITE>
-static void shared_access(uint64_t a, int bytes, void* pc) {
+static __attribute__((noinline)) void shared_access(uint64_t a, int bytes, void* pc) {
   uint64_t off = a - g_shared_base - g_rank * g_shared_step;
   uint32_t id = shared_array(off, bytes, WRITE, pc);
   uint64_t o = off - g_shared_off[id];
@@ -208,7 +208,7 @@ API void emu_cluster_store(int site, void* slot, const void* value, int bytes, i
 }
 
 template <bool WRITE>
-static inline void access(uint64_t a, int bytes, void* pc) {
+static inline __attribute__((always_inline)) void access(uint64_t a, int bytes, void* pc) {
   if (UNLIKELY(!g_cur)) return;
   if (UNLIKELY(--g_left == 0)) fail(F_LIMIT, "the kernel makes more accesses than the limit; it may not end", pc);
   uint64_t off = a - g_local_lo;

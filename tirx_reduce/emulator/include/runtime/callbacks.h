@@ -30,7 +30,7 @@ static void locate(uint64_t a, int& space, int& region, int64_t& offset) {
 #define PC __builtin_return_address(0)
 // The compiler calls these for types whose alignment is their size, and the others for the rest.
 template <bool WRITE, int N>
-static inline void aligned_access(void* a, void* pc) {
+static inline __attribute__((always_inline)) void aligned_access(void* a, void* pc) {
   if (UNLIKELY(uint64_t(a) & (N - 1)) && g_cur) misaligned(uint64_t(a), WRITE, N, pc);
   access<WRITE>(uint64_t(a), N, pc);
 }
