@@ -41,7 +41,6 @@ def _own_passes() -> tvm.transform.Pass:
             t.FP8ComputeLegalize(),
             t.VerifyMemory(),
             t.AnnotateEntryFunc(),
-            s.MergeSharedMemoryAllocations(),
             t.SplitHostDevice(),
             t.MakePackedAPI(),
             t.FP8StorageLegalize(),

@@ -142,6 +142,9 @@ def _resident(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Rid
     if ahead is None:
         raise Unsupported("resident groups with a row that cannot be prefetched; needs dense rows and whole packets of 16 bytes")
     ahead.open(k)
+    # Weights are the same for every row: loaded once where registers allow.
+    load_ahead(k, walks)
+    once = k.ahead
     with k.block.when(tirx.LT(begin, rows)) as some:
         issue(k, some, ahead, begin)
     steps = tirx.FloorDiv(rows - begin + (stride - imm(1, it)), stride)
@@ -149,7 +152,7 @@ def _resident(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Rid
     with outer.loop("step", steps, annotations={}) as (body, step):
         k.block = body
         k.parity = cast(tirx.FloorMod(step, imm(2, it)), "int32")
-        k.known, k.kept, k.scale, k.ahead = {}, {}, {}, {}
+        k.known, k.kept, k.scale, k.ahead = {}, {}, {}, dict(once)
         row = begin + step * stride
         place(k, row)
         receive(k, ahead)

@@ -5,7 +5,7 @@ Every lane copies just the packets that it takes itself, so nobody waits for ano
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -51,7 +51,10 @@ class Prefetch:
     """What of a row is copied ahead, and where to."""
 
     loads: tuple[Load, ...]
-    arrays: dict[Load, Any] = field(default_factory=dict)
+    extent: int
+    """Elements of one row of one of them, as the lanes of this group hold it."""
+    array: Any = None
+    """One array for all: a kernel has one piece of dynamic shared memory."""
 
     @classmethod
     def of(cls, k: Kernel, first: passes.Pass) -> Prefetch | None:
@@ -65,24 +68,25 @@ class Prefetch:
             for l in passes.column_loads(k.program, first)
             if l.index.dense and tirx_bytes(memory_dtype(l.dtype, k.kind)) * c.vector == BYTES
         )
-        return cls(loads=loads) if loads else None
+        loads = tuple(l for l in loads if l.dtype == loads[0].dtype)
+        return cls(loads=loads, extent=k.geometry.rounds * c.vector * c.threads) if loads else None
 
     def open(self, k: Kernel) -> None:
         """Shared memory for one row."""
-        extent = k.geometry.rounds * k.candidate.vector * k.candidate.threads
-        for number, l in enumerate(self.loads):
-            self.arrays[l] = k.block.alloc(f"next{number}", extent, memory_dtype(l.dtype, k.kind), "shared.dyn")
+        dtype = memory_dtype(self.loads[0].dtype, k.kind)
+        self.array = k.block.alloc("next", self.extent * len(self.loads), dtype, "shared.dyn")
 
-    def place(self, k: Kernel, turn: Any) -> Any:
+    def place(self, k: Kernel, number: int, turn: Any) -> Any:
         """Where the packet of round `turn` begins: neighbouring lanes have neighbouring packets."""
-        return (turn * imm(k.candidate.threads) + k.lane) * imm(k.candidate.vector)
+        packet = (turn * imm(k.candidate.threads) + k.lane) * imm(k.candidate.vector)
+        return packet + imm(number * self.extent) if number else packet
 
 
 def issue(k: Kernel, block: Block, ahead: Prefetch, row: Any) -> None:
     """Start to copy `row`."""
     it, vector = k.index_dtype, imm(k.candidate.vector)
     base = row * cast(k.geometry.columns, it)
-    for l, array in ahead.arrays.items():
+    for number, l in enumerate(ahead.loads):
         for segment in k.geometry.segments():
             with block.loop("r", segment.count, UNROLLED) as (body, r):
                 turn = imm(segment.start) + r
@@ -92,7 +96,7 @@ def issue(k: Kernel, block: Block, ahead: Prefetch, row: Any) -> None:
                     _call(
                         inside,
                         "tirx_reduce_async_copy_16",
-                        tirx.address_of(load(array, ahead.place(k, turn))),
+                        tirx.address_of(load(ahead.array, ahead.place(k, number, turn))),
                         tirx.address_of(load(k.views[l.param], source)),
                         source=_COPY,
                     )
@@ -103,14 +107,14 @@ def receive(k: Kernel, ahead: Prefetch) -> None:
     """Wait for the copies, and take the row into registers: its place in shared memory is free afterwards."""
     _call(k.block, "tirx_reduce_async_wait", source=_WAIT)
     vector = k.candidate.vector
-    for l, array in ahead.arrays.items():
-        taken = k.block.alloc("row", k.geometry.rounds * vector, str(array.ty.dtype))
+    for number, l in enumerate(ahead.loads):
+        taken = k.block.alloc("row", k.geometry.rounds * vector, str(ahead.array.ty.dtype))
         for segment in k.geometry.segments():
             with k.block.loop("r", segment.count, UNROLLED) as (body, r):
                 turn = imm(segment.start) + r
                 with body.when(k.geometry.whole(k.geometry.packet(turn)) if segment.edge else None) as inside:
                     with inside.loop("v", vector, VECTORIZED) as (each, v):
-                        each.store(taken, turn * imm(vector) + v, load(array, ahead.place(k, turn) + v))
+                        each.store(taken, turn * imm(vector) + v, load(ahead.array, ahead.place(k, number, turn) + v))
         k.ahead[l] = taken
 
 

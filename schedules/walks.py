@@ -22,6 +22,8 @@ from .tir import SERIAL, UNROLLED, Block, cast, imm, load, translate
 IN_FLIGHT = 16
 # Scalars of weights that a lane may load ahead of a collective.
 AHEAD = 32
+# 32-bit registers of a multiprocessor (CUDA), and the share of a lane's that kept and early values may take together.
+REGISTERS, SHARE = 65536, 0.5
 # Shared arrays above this take dynamic shared memory (CUDA), so that static ones stay under 48 KB.
 DYNAMIC_BYTES = 32 * 1024
 
@@ -121,6 +123,8 @@ def _start_keeps(k: Kernel, w: Walk) -> None:
             continue
         extent *= k.candidate.threads
         big = k.kind == "cuda" and extent * tirx_bytes(dtype) > DYNAMIC_BYTES
+        if big and i:
+            raise Unsupported("shared: two arrays of dynamic shared memory; needs one kept value a column")
         w.keeps[value] = k.block.alloc(f"kept{i}", extent, dtype, "shared.dyn" if big else "shared")
 
 
@@ -156,7 +160,9 @@ def load_ahead(k: Kernel, later: tuple[passes.Pass, ...]) -> None:
     for plan in later:
         wanted.update((l, None) for l in passes.column_loads(k.program, plan) if passes.is_vector(l))
     wanted = {l: None for l in wanted if l not in k.ahead}
-    if not wanted or len(wanted) * rounds * k.candidate.vector > AHEAD:
+    scalars = rounds * k.candidate.vector
+    words = sum(scalars * tirx_bytes(memory_dtype(e.dtype, k.kind)) / 4 for e in (*wanted, *k.kept))
+    if not wanted or len(wanted) * scalars > AHEAD or words > SHARE * REGISTERS / k.candidate.threads:
         return
     for l in wanted:
         source = stream(k, l.param, l.index, l.dtype)
