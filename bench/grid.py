@@ -36,6 +36,7 @@ from tirx_reduce.bench.grid_trail import Trail
 from tirx_reduce.bench.grid_warm import Place, warm_up
 from tirx_reduce.bench.peers import COPY, DLIGHT, OURS, PEERS, read_peers, versions
 from tirx_reduce.bench.records import Writer, digest
+from tirx_reduce.bench.resources import of_build
 from tirx_reduce.bench.shapes import parse_shape
 from tirx_reduce.bench.stand import BANDWIDTH, LocalStand, local_stand, target_json
 from tirx_reduce.bench.stock import DLIGHT_DTYPES, build_stock
@@ -151,7 +152,7 @@ def measure_grid(
             return left
         contenders = _contenders(request, case, planned[case], built, stand, target)
         line = _line(request, case, contenders, clock, trail, position)
-        writer.append(LINE, {**line, **_ours(planned[case], built)})
+        writer.append(LINE, {**line, **_ours(planned[case], built, stand)})
         for one in planned[case].values():
             if one.key in built:
                 keep_source(writer, built[one.key].source, built[one.key].source_sha256)
@@ -279,14 +280,15 @@ def _line(
     return line
 
 
-def _ours(planned: Mapping[str, Planned], built: Mapping[str, Built]) -> dict[str, Any]:
-    return {
-        "plans": {
-            policy: {**one.to_json(), **(built[one.key].hashes() if one.key in built else {})}
-            for policy, one in planned.items()
-        },
-        "aliases": aliases(dict(planned)),
-    }
+def _ours(planned: Mapping[str, Planned], built: Mapping[str, Built], stand: LocalStand) -> dict[str, Any]:
+    plans = {policy: one.to_json() for policy, one in planned.items()}
+    for policy, one in planned.items():
+        if one.key not in built:
+            continue
+        plans[policy] |= built[one.key].hashes()
+        if stand.kind == "cuda" and built[one.key].source:
+            plans[policy]["resources"] = of_build(built[one.key].source, stand.folder)
+    return {"plans": plans, "aliases": aliases(dict(planned))}
 
 
 def _told(case: Case, line: Mapping[str, Any]) -> str:

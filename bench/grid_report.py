@@ -101,6 +101,8 @@ def _add(row: Row, line: Mapping[str, Any], main: str, policies: Sequence[str]) 
             continue
         own = contenders.get(line["aliases"].get(policy, policy), {})
         entry: Row = {"status": own.get("status", plan["status"]), "candidate": plan.get("candidate")}
+        if "resources" in plan:
+            entry["resources"] = plan["resources"]
         if entry["status"] == "measured":
             entry["us"] = median(_valid(own))
             entry["source_sha256"] = plan.get("source_sha256", "")
@@ -193,6 +195,7 @@ def markdown(rows: Sequence[Row], *, wide: bool = False) -> str:
             f"worst {numbers['worst']:.3f} ({numbers['worst_line']}), "
             f"geometric mean {numbers['geometric_mean']:.3f}."
         )
+    out += _resources(rows)
     out += _failures(rows)
     return "\n".join(out).strip()
 
@@ -229,6 +232,24 @@ def _neighbours(odd: Sequence[Row], rows: Sequence[Row]) -> list[str]:
         if other and own:
             parts.append(f"{row['dtype']} {row['operator']} {row['shape']} {own / other:.2f}")
     return [f"Rate of ours beside the aligned neighbour: {'; '.join(parts)}.", ""] if parts else []
+
+
+def _resources(rows: Sequence[Row]) -> list[str]:
+    """Kernels of ours that keep something in local memory: spills, or arrays indexed by a variable."""
+    seen, local = 0, []
+    for row in rows:
+        for policy, entry in row["ours"].items():
+            kernels = entry.get("resources", {}).get("kernels", {})
+            seen += len(kernels)
+            most = max((k["local_bytes"] for k in kernels.values()), default=0)
+            if most:
+                local.append(f"{policy} {_where(row)} ({most} bytes a lane)")
+    if not seen:
+        return []
+    return [
+        "",
+        f"Kernels with local memory: {len(local)} of {seen}{': ' if local else ''}{', '.join(local)}.",
+    ]
 
 
 def _failures(rows: Sequence[Row]) -> list[str]:

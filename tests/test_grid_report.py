@@ -150,6 +150,15 @@ def test_the_summary_counts_lines_of_the_table_only(tmp_path: Path) -> None:
     assert "Rate of ours beside the aligned neighbour: float32 softmax 4096x4095 0.80." in markdown(rows)
 
 
+def test_kernels_with_local_memory_are_named(tmp_path: Path) -> None:
+    one = line(eager=timed(2.0), ladder=timed(1.0), analytic=timed(1.0))
+    for policy, spilled in (("ladder", 0), ("analytic", 48)):
+        kernel = {"registers": 40, "local_bytes": spilled, "shared_bytes": 128, "max_threads": 1024}
+        one["plans"][policy]["resources"] = {"kernels": {"softmax_kernel": kernel}}
+    text = markdown(rows_of([write(tmp_path / "a", one)]))
+    assert "Kernels with local memory: 1 of 2: analytic float32 softmax 4096x4096 (48 bytes a lane)." in text
+
+
 def test_regimes_do_not_share_a_table(tmp_path: Path) -> None:
     cold = write(tmp_path / "a", line(eager=timed(1.0)))
     warm = write(tmp_path / "b", {**line(eager=timed(1.0)), "regime": "warm"})
