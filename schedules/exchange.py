@@ -93,6 +93,8 @@ def _settle(
 ) -> None:
     mine = {i: k.known[RowValue(i, 0, "float32")] for i in first.plan.reductions}
     for i in first.plan.reductions:
+        # What was named from this group's value, such as its mean, is not the row's.
+        k.known = {e: v for e, v in k.known.items() if not merge.depends(e, i)}
         learn(k, i, (_tree(k.program.reductions[i].combiner, of[i]),))
     for j in second.plan.reductions:
         rider = riders[j]
