@@ -446,3 +446,32 @@ def test_extents_come_back_to_tvm() -> None:
     assert rows[0].same_as(n)
     assert str(rows[1]) == 'T.Cast("int64", m) * T.int64(8) + T.int64(1)'
     assert reading.extent(reading.facts.program.columns).value == 4
+
+
+def test_axes_of_one_extent_in_any_order() -> None:
+    """Five axes of one extent have 120 orders: the right one is read off the indices."""
+
+    def build(x: Any) -> Any:
+        return topi.transpose(topi.nn.softmax(x, -1), (4, 2, 0, 3, 1))
+
+    x = normal(3, 3, 3, 3, 3)
+    (y,) = outputs(facts.analyze(topi_func(build, ((3, 3, 3, 3, 3), "float32"))), x)
+    want = special.softmax(x.astype(np.float64), -1).transpose(4, 2, 0, 3, 1)
+    np.testing.assert_allclose(y, want, atol=1e-6)
+
+
+def test_a_later_reduction_in_another_order_of_rows() -> None:
+    def build(x: Any) -> Any:
+        top = topi.max(x, -1)
+        k = te.reduce_axis((0, 8))
+        shape = (4, 4, 4)
+        total = te.compute(
+            shape, lambda c, a, b: te.sum(tirx.exp(x[a, b, c, k] - top[a, b, c]), k), name="total"
+        )
+        return te.compute(shape, lambda b, c, a: total[c, a, b], name="turned")
+
+    x = normal(4, 4, 4, 8)
+    (y,) = outputs(facts.analyze(topi_func(build, ((4, 4, 4, 8), "float32"))), x)
+    wide = x.astype(np.float64)
+    want = np.exp(wide - wide.max(-1, keepdims=True)).sum(-1)
+    np.testing.assert_allclose(y, want.transpose(1, 2, 0), atol=1e-6)

@@ -146,7 +146,7 @@ def _output(reader: Reader, reductions: Reductions, block: Block, store: Store) 
         indices = tuple(reader.index(i, scope) for i in store.indices)
         return _written(reader, store, indices, reader.element(store.buffer, indices, None), True)
     refused: Mismatch | None = None
-    for per_row, placed in _ways(reader, block, store):
+    for per_row, placed in _ways(reader, block, store, reductions.known_rows(block)):
         try:
             scope = Scope(block=block, iters=placed, lets={**reader.body.lets, **block.lets})
             indices = tuple(reader.index(i, scope) for i in store.indices)
@@ -163,13 +163,15 @@ def _output(reader: Reader, reductions: Reductions, block: Block, store: Store) 
     )
 
 
-def _ways(reader: Reader, block: Block, store: Store) -> Iterator[tuple[bool, dict[Any, Any]]]:
+def _ways(
+    reader: Reader, block: Block, store: Store, known: Mapping[Any, Any] | None = None
+) -> Iterator[tuple[bool, dict[Any, Any]]]:
     """Bijections from the rows (True), or the rows and columns, to the iterators of `block`."""
     space = reader.space
     axes = [(i.var, reader.extent(i.extent)) for i in block.iters if not i.unit]
     units = {i.var: ZERO for i in block.iters if i.unit}
     for per_row, targets in ((True, space.rows), (False, space.rows + space.columns)):
-        for placed in space.placements(axes, targets):
+        for placed in space.placements(axes, targets, known):
             yield per_row, {**units, **placed}
     if not isinstance(store.value, compat.TensorLoad):
         return

@@ -98,7 +98,8 @@ class Reductions:
         columns = [(v, e) for v, e, reduces in axes if reduces]
         units = {i.var: ZERO for i in block.iters if i.unit}
         refused: Mismatch | None = None
-        for placed_rows in space.placements(rows, space.rows):
+        known = self.known_rows(block)
+        for placed_rows in space.placements(rows, space.rows, known):
             for placed_columns in space.placements(columns, space.columns):
                 try:
                     return self._combine(block, {**units, **placed_rows, **placed_columns})
@@ -114,6 +115,43 @@ class Reductions:
         raise Unsupported(
             f"block {block.name} reduces {mine} beside {first}; needs one row space for all reductions"
         )
+
+    def known_rows(self, block: Block) -> dict[Any, Any]:
+        """Iterators of `block` that are rows, as the first reduction says that the block reads.
+
+        Read off the indices alone, through blocks that use iterators as they are; empty where none is known.
+        """
+        found = self._reduction_read(block, {i.var: i.var for i in block.iters}, set())
+        if found is None:
+            return {}
+        source, names = found
+        try:
+            placed = self.read(source).placed
+        except Unsupported:
+            return {}  # whoever needs that reduction will say why
+        known = {names[i.var]: placed[i.var] for i in source.iters if i.var in names and not i.unit}
+        return {var: axis for var, axis in known.items() if isinstance(axis, compat.Var)}
+
+    def _reduction_read(
+        self, block: Block, names: dict[Any, Any], seen: set[int]
+    ) -> tuple[Block, dict[Any, Any]] | None:
+        """The first reduction that `block` reads, and which iterator stands at each of its spatial ones."""
+        seen.add(block.position)
+        for leaf in (leaf for s in block.stores for leaf in compat.leaves(s.value)):
+            made = self.reader.defined.get(leaf.source) if isinstance(leaf, compat.TensorLoad) else None
+            if made is None or made[-1][0].position in seen or made[-1][0].position > block.position:
+                continue
+            source, store = made[-1]
+            pairs = zip(store.indices, leaf.indices, strict=True)
+            plain = {
+                to: names[of]
+                for to, of in pairs
+                if isinstance(to, compat.Var) and isinstance(of, compat.Var) and of in names
+            }
+            found = (source, plain) if source.reduces else self._reduction_read(source, plain, seen)
+            if found is not None:
+                return found
+        return None
 
     def _nested(
         self, block: Block, rows: list[Any], columns: list[Any], units: dict[Any, Any]

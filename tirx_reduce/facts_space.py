@@ -6,7 +6,7 @@ symbol, scalar and looked-up integer); they become row-program expressions only 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, permutations
 from typing import Any
 
@@ -266,9 +266,17 @@ class Space:
         return last or None
 
     def placements(
-        self, iters: Sequence[tuple[Any, Any]], axes: Sequence[tuple[Any, Any]]
+        self,
+        iters: Sequence[tuple[Any, Any]],
+        axes: Sequence[tuple[Any, Any]],
+        known: Mapping[Any, Any] | None = None,
     ) -> Iterator[dict[Any, Any]]:
-        """Bijections from `axes` to block iterators of the same extents, the likeliest first."""
+        """Bijections from `axes` to block iterators of the same extents, the likeliest first.
+
+        Where some iterators are `known` to be axes, the others follow in order; else the orders are tried.
+        """
+        if known and len(iters) == len(axes):
+            yield from self._completed(iters, axes, known)
         count = len(iters)
         if count == len(axes):
             orders = islice(permutations(range(count)), MAX_ORDERS)
@@ -284,6 +292,20 @@ class Space:
         same_order = all(self.same(e, x) for (_, e), (_, x) in zip(iters, axes, strict=True))
         if not same_order and self.same(self.product(e for _, e in iters), self.product(e for _, e in axes)):
             yield self.unravel(iters, self.ravel(axes))
+
+    def _completed(
+        self, iters: Sequence[tuple[Any, Any]], axes: Sequence[tuple[Any, Any]], known: Mapping[Any, Any]
+    ) -> Iterator[dict[Any, Any]]:
+        given = {axis: var for var, axis in known.items()}
+        others = iter([(v, e) for v, e in iters if v not in known])
+        extents = dict(iters)
+        placed = {}
+        for axis, extent in axes:
+            var = given[axis] if axis in given else next(others, (None, ZERO))[0]
+            if var not in extents or not self.same(extents[var], extent):
+                return
+            placed[var] = axis
+        yield placed
 
     def unravel(self, iters: Sequence[tuple[Any, Any]], flat: Any) -> dict[Any, Any]:
         """The indices of a flat one, by variable."""
