@@ -61,6 +61,8 @@ class GraphClock:
 
     def record(self, launch: Launch, count: int) -> Any:
         """Capture the launches, after a few plain ones: modules load then, which a capture forbids."""
+        # The operands were drawn on another stream.
+        self._torch.cuda.synchronize()
         with self._on_stream():
             for i in range(min(count, 3)):
                 launch(i)

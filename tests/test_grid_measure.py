@@ -324,7 +324,7 @@ def test_the_cuda_clock_captures_after_plain_launches(monkeypatch: pytest.Monkey
     cuda.install(monkeypatch)
     GraphClock().record(lambda i: cuda.log.append(str(i)), 4)
     assert cuda.log == [
-        *("enter", "0", "1", "2", "leave", "synchronize"),
+        *("synchronize", "enter", "0", "1", "2", "leave", "synchronize"),
         *("enter", "begin thread_local", "0", "1", "2", "3", "end", "leave"),
     ]
 
