@@ -7,9 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pytest
+import tvm
 
+import tirx_reduce as tr
 from tests.emulator_hopper import ASYNC, CLUSTER, COLUMNS, ROWS, SPLITS, WIDTH, changed, cuda, rows, turned
 from tirx_reduce import emulator
+from tirx_reduce.bench.workloads import get_workload
 
 ORDERS = ("forward", "reverse", "random")
 
@@ -449,3 +452,29 @@ def test_plant_in_streaming_accesses_is_found(
         emulator.run_source(
             cuda(head + "copy_kernel" + changed(body, edit)), "cuda", turned(), 4, 64, orders=(order,)
         )
+
+
+EMITTED = [
+    ("softmax", 8192, tr.Candidate(width=64, vector=4, reuse="private", splits=4)),
+    ("softmax", 1537, tr.Candidate(width=32, vector=1, reuse="shared", splits=8)),
+    ("layer_norm", 8192, tr.Candidate(width=64, vector=4, reuse="private", splits=4)),
+    ("layer_norm", 4099, tr.Candidate(width=96, vector=4, reuse="reload", splits=2)),
+    ("rms_norm", 4096, tr.Candidate(width=32, vector=4, reuse="private", splits=16)),
+    ("argmax", 4099, tr.Candidate(width=96, vector=4, reuse="reload", splits=2)),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "candidate"), EMITTED, ids=[f"{n}-{c}-{d.reuse}" for n, c, d in EMITTED]
+)
+def test_emitted_cluster_is_right_in_every_order(name: str, columns: int, candidate: tr.Candidate) -> None:
+    workload, shape = get_workload(name), (2, columns)
+    func = workload.func(shape, "float32")
+    target = tvm.target.Target({"kind": "cuda", "arch": "sm_90"})
+    executable = tr.schedules.build(tr.lower(func, tr.schedules.force(func, candidate, target)), target)
+    inputs, outputs = workload.inputs(shape), workload.empty(shape)
+    done = emulator.emulate(executable, *inputs, *outputs)
+    verdict = workload.verify(outputs, inputs)
+    assert verdict.ok, verdict
+    (counters,) = done.counters.values()
+    assert counters.cluster_barriers >= 2 * shape[0]
