@@ -196,7 +196,7 @@ def test_an_edit_that_does_not_repin_the_profile_is_found(folder: Path) -> None:
         receipt(folder)
 
 
-PROFILE_EDITS = {
+PROFILE_EDITS: dict[str, tuple[tuple[Any, ...], Callable[[Any], Any], str]] = {
     "coefficient": (("coefficients", "G"), lambda v: v * 1.0001 + 1e-11, "coefficient [A-Z] is"),
     "capacity": (("coefficients", "capacity"), lambda v: 2048 if v != 2048 else 64, "not that of least mean"),
     "mean regret": (("mean_regret",), lambda v: v / 2 + 0.001, "mean_regret is not that of the selected"),
