@@ -54,7 +54,7 @@ def rows_of(paths: Iterable[Path | str], policy: str | None = None) -> list[Row]
         for line in of_kind(records, LINE):
             case = Case.from_json(line["case"])
             main = policy or (policies[0] if policies else "")
-            row = found.setdefault(case, _empty(case, main))
+            row = found.setdefault(case, {**_empty(case, main), "device": records[0].data["device"]})
             _add(row, line, main, policies)
     for row in found.values():
         _conclude(row)
@@ -184,7 +184,7 @@ def markdown(rows: Sequence[Row], *, wide: bool = False) -> str:
     for group in GROUPS:
         mine = [r for r in rows if r["group"] == group]
         if mine:
-            out += [f"**{group}**, {mine[0]['regime']}, median µs of one launch", ""]
+            out += [f"**{group}** on {mine[0]['device']}, {mine[0]['regime']}, median µs of one launch", ""]
             out += [*_table(mine, policies, others), ""]
             out += _neighbours(mine, rows) if group == ODD else []
     numbers = summary(rows)

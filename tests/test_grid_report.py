@@ -123,6 +123,7 @@ def test_a_failure_is_in_the_table_with_its_reason(tmp_path: Path) -> None:
     )
     rows = rows_of([path])
     text = markdown(rows)
+    assert text.startswith("**table** on Made-up GPU, cold, median µs of one launch")
     assert "- liger: RuntimeError: maximum block size (float32 softmax 4096x4096)" in text
     assert "- ladder: wrong result: inf of what is allowed" in text
     assert "| float32 softmax 4096×4096 | 9.00 | 20.00 eager | − | − | − | − |" in text
