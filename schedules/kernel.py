@@ -147,6 +147,10 @@ def _resident(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Rid
     once = k.ahead
     with k.block.when(tirx.LT(begin, rows)) as some:
         issue(k, some, ahead, begin)
+    if k.cluster:
+        # Once: within the loop every row would wait for the one arrival at the beginning.
+        cluster.wait(k.block)
+        k.begun = True
     steps = tirx.FloorDiv(rows - begin + (stride - imm(1, it)), stride)
     outer = k.block
     with outer.loop("step", steps, annotations={}) as (body, step):
