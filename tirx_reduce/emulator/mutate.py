@@ -14,6 +14,7 @@ _BARRIERS = frozenset(
         "__syncwarp",
         "tirx_reduce_cluster_arrive",
         "tirx_reduce_cluster_wait",
+        "tirx_reduce_async_wait",
     }
 )
 
