@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -14,6 +13,7 @@ from tvm import tirx
 from tirx_reduce import facts as reader
 from tirx_reduce.candidates import enumerate_candidates, refusal, widest_vector
 from tirx_reduce.cost import Policy, choose, decide, features
+from tirx_reduce.describe import digest
 from tirx_reduce.device import device_name, limits_for
 from tirx_reduce.errors import ReduceError, Unsupported
 from tirx_reduce.facts_count import count
@@ -183,7 +183,7 @@ def _decide(
 
 def subject(facts: RowFacts) -> str:
     """SHA-256 of the row program, the same in every process."""
-    return hashlib.sha256(repr(facts.program).encode()).hexdigest()
+    return digest(facts.program)
 
 
 def _by_rows(
