@@ -475,3 +475,15 @@ def test_a_later_reduction_in_another_order_of_rows() -> None:
     wide = x.astype(np.float64)
     want = np.exp(wide - wide.max(-1, keepdims=True)).sum(-1)
     np.testing.assert_allclose(y, want.transpose(1, 2, 0), atol=1e-6)
+
+
+def test_a_chain_that_doubles_is_read_in_linear_time() -> None:
+    """Each value is used twice: 2^60 paths, 60 nodes."""
+
+    def build(x: Any) -> Any:
+        for _ in range(60):
+            x = topi.add(x, x)
+        return topi.sum(x, -1)
+
+    read = facts.analyze(topi_func(build, ((4, 8), "float32")))
+    assert len(set(walk(*read.program.reductions[0].elements))) < 70
