@@ -56,7 +56,7 @@ def digest(value: Any) -> str:
 
 def file_digest(path: Path) -> str:
     """SHA-256 of a file's content; that of the text inside where it is compressed."""
-    return hashlib.sha256(_content(path)).hexdigest()
+    return hashlib.sha256(content(path)).hexdigest()
 
 
 def read(path: Path | str) -> tuple[Record, ...]:
@@ -68,7 +68,7 @@ def read(path: Path | str) -> tuple[Record, ...]:
         Any line is wrong; the text names it. Nothing is returned of such a file.
     """
     path = Path(path)
-    records = tuple(_parse(path, _content(path)))
+    records = tuple(_parse(path, content(path)))
     if not records:
         raise BadRecords(f"{path}: no record in it")
     if records[0].kind != ENVIRONMENT:
@@ -220,7 +220,8 @@ def _lock(file: Any, path: Path) -> None:
         raise BadRecords(f"{path} is being written by another process; needs it alone") from error
 
 
-def _content(path: Path) -> bytes:
+def content(path: Path) -> bytes:
+    """Bytes of a file, unpacked where it is compressed."""
     try:
         raw = path.read_bytes()
         return gzip.decompress(raw) if path.suffix == ".gz" else raw

@@ -14,7 +14,7 @@ from typing import Any
 from tirx_reduce.bench.build import Case, Progress, Workers, build_plans, quiet
 from tirx_reduce.bench.cohorts import FREEZE, HELD_OUT_SHAPES, cases, refuse_spent
 from tirx_reduce.bench.measure import COLLECT, REPLAY, Options
-from tirx_reduce.bench.records import BadRecords, Record, Writer, digest, of_kind, read
+from tirx_reduce.bench.records import BadRecords, Record, Writer, content, digest, of_kind, read
 from tirx_reduce.bench.rounds import MEASUREMENT, run_rounds
 from tirx_reduce.bench.stand import Stand, target_json
 from tirx_reduce.bench.summary import SUMMARY, summarize
@@ -69,7 +69,7 @@ def collect(
     workers
         Build processes.
     history
-        Record files of earlier replays: their cohorts are spent.
+        Record files of earlier replays: their cohorts are spent. Those beside `out` are always asked.
     progress
         Told of every step.
 
@@ -93,7 +93,7 @@ def collect(
         "limits": None if limits is None else asdict(limits),
         "stand_in": stand.stand_in,
     }
-    earlier = [read(path) for path in history if Path(path) != out]
+    earlier = [read(path) for path in (*history, *beside(out)) if Path(path) != out]
     refuse_spent(
         cohort,
         profile,
@@ -126,6 +126,14 @@ def collect(
             seen.add(key)
             progress(len(seen), len(jobs), f"{case.label} {role}: {result['status']}")
     return out
+
+
+def beside(out: Path) -> tuple[Path, ...]:
+    """Other files of the folder that hold a freeze."""
+    mark = f'"kind":"{FREEZE}"'.encode()
+    files = sorted(p for p in out.parent.glob("*.jsonl*") if p.suffix in (".jsonl", ".gz"))
+    mine = (out, out.with_name(out.name + ".gz"))
+    return tuple(p for p in files if p not in mine and mark in content(p))
 
 
 def plan_cohort(
@@ -231,7 +239,9 @@ def run(
     with Writer(out, environment, same=()) as writer:
         frozen_rows = writer.of_kind(FREEZE)
         if not frozen_rows:
-            raise NotFrozen(f"{out} holds no freeze; needs `replay --freeze` before any held-out label")
+            raise NotFrozen(
+                f"{out} holds no freeze; needs `tirx-reduce replay freeze` before any held-out label"
+            )
         frozen, design = frozen_rows[0], _one(writer.records, DESIGN)
         cohort = tuple(map(Case.from_json, design["cohort"]))
         limits = None if design["limits"] is None else DeviceLimits(**design["limits"])

@@ -177,14 +177,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--widths", nargs="+", type=int, default=(64, 128, 256, 512, 1024))
     parser.add_argument("--rounds", type=int, default=replay.ROUNDS)
     parser.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS)
+    parser.add_argument("--diagnostic", action="store_true", help="instrumented timing in the replay too")
     parser.add_argument(
         "--quick", action="store_true", help="three samples of 1 ms: for a trial, no evidence"
     )
-    given = parser.parse_args(arguments)
-    options = (SEARCH, COLLECT, REPLAY)
-    if given.quick:
-        options = (Options(samples=3, batch_ms=1.0, warmup_ms=2.0),) * 3
     try:
+        given = parser.parse_args(arguments)
+        options = (SEARCH, COLLECT, REPLAY)
+        if given.quick:
+            options = (Options(samples=3, batch_ms=1.0, warmup_ms=2.0),) * 3
         with tempfile.TemporaryDirectory() as scratch, Workers(given.workers) as pool:
             stand = local_stand(
                 _target(given.target, given.stand_in),
@@ -202,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 widths=given.widths,
                 search_options=options[0],
                 collect_options=options[1],
-                replay_options=options[2],
+                replay_options=replace(options[2], diagnostic=given.diagnostic),
                 rounds=given.rounds,
                 workers=pool if given.workers else 0,
                 steps=given.steps,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tirx_reduce.bench.eager import NOTE
+from tirx_reduce.bench.measure import DIAGNOSTIC
 from tirx_reduce.bench.records import BadRecords, Record, file_digest, of_kind, read
 from tirx_reduce.bench.replay import CANDIDATE, COLLECTED, GUARDED, PLAN, PROFILE, REFERENCE
 from tirx_reduce.bench.search import TRIAL
@@ -195,8 +196,27 @@ def _times(records: Sequence[Record]) -> str:
     head = ["case", "GPU batch µs", "E2E batch µs", "GPU single µs", "E2E single µs"]
     heading = "## GPU and end-to-end times stay separate"
     note = f"Native / Torch, medians of per-round medians; the four phases are never subtracted. {NOTE}."
+    probes = _probes(summary[0]["cases"])
     again = ["case", *(f"Torch / native, {h.removesuffix(' µs')}" for h in head[1:])]
-    return f"{heading}\n\n{note}\n\n{_table(head, rows)}\n\n{_table(again, ratios)}"
+    return f"{heading}\n\n{note}\n\n{_table(head, rows)}\n\n{_table(again, ratios)}{probes}"
+
+
+def _probes(entries: Sequence[Mapping[str, Any]]) -> str:
+    """Instrumented against plain GPU batch times, where they were taken: a diagnostic, no correction."""
+    rows = []
+    for entry in entries:
+        cells = [
+            f"{times[DIAGNOSTIC] / times[GPU]:.3f}" if DIAGNOSTIC in times and GPU in times else "–"
+            for times in (entry["native_us"][CANDIDATE], entry["torch_us"][CANDIDATE])
+        ]
+        if cells != ["–", "–"]:
+            rows.append([_label(entry["case"]), *cells])
+    if not rows:
+        return ""
+    head = ["case", "native probe / control", "Torch probe / control"]
+    return (
+        f"\n\nInstrumented timing is a diagnostic; it selects and corrects nothing.\n\n{_table(head, rows)}"
+    )
 
 
 def _collected(records: Sequence[Record]) -> str:

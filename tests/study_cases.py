@@ -82,6 +82,7 @@ def timing(us: float, samples: int) -> dict[str, Any]:
             ("end_to_end_batch", 1.2),
             ("gpu_single", 1.5),
             ("end_to_end_single", 9.0),
+            ("instrumented", 0.9),
         )
     }
     return json.loads(json.dumps(Timing(phases=phases, warmup_us=(us,), floor_us=0.0).to_json()))

@@ -81,7 +81,7 @@ def test_contradictory_timing_labels_change_no_choice(
 
 def test_no_label_without_a_freeze(collected: tuple[Any, Path], calibration: Path) -> None:
     stand, out = collected
-    with pytest.raises(replay.NotFrozen, match="needs `replay --freeze` before any held-out label"):
+    with pytest.raises(replay.NotFrozen, match="needs `tirx-reduce replay freeze` before any held-out label"):
         replay.run(stand, out, calibration=calibration)
     assert of_kind(read(out), "measurement") == ()
 
@@ -259,6 +259,13 @@ def test_a_cohort_replayed_for_an_earlier_revision_is_spent(
     with pytest.raises(SpentCohort, match="37x1537 were replayed for an earlier revision"):
         collect(later, calibration, stand=newer, history=[replayed])
     collect(later, calibration, history=[replayed])
+
+
+def test_replays_beside_a_new_one_are_always_asked(replayed: Path, calibration: Path) -> None:
+    newer: Any = MadeUpStand(replayed.parent, package_sha256="8" * 64)
+    with pytest.raises(SpentCohort, match="37x1537 were replayed for an earlier revision"):
+        replay.collect(newer, replayed.parent / "second.jsonl", calibration=calibration, cohort=HELD_OUT)
+    assert not (replayed.parent / "second.jsonl").exists()
 
 
 def test_another_design_is_not_mixed_in(

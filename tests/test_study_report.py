@@ -78,6 +78,12 @@ def test_all_capacities_and_all_cases_are_shown(folder: Path) -> None:
     assert "functional norms allocate theirs inside the timing" in text
 
 
+def test_instrumented_timing_is_shown_as_a_diagnostic(folder: Path) -> None:
+    text = study_report(folder)
+    assert "it selects and corrects nothing" in text
+    assert "| rms_norm 37x1537 | 0.900 | 0.900 |" in text
+
+
 def test_compressed_records_give_the_same_tables(folder: Path, tmp_path: Path) -> None:
     for name in ("search", "replay", "ablate"):
         compress(folder / f"{name}.jsonl").replace(tmp_path / f"{name}.jsonl.gz")
