@@ -203,7 +203,7 @@ class _Host:
         # TVM may export its entry function a second time as `main`; that one counts where it is alone.
         names = sorted(found - {b"main"} or found)
         self.name = _entry_name(entry, [n.decode() for n in names])
-        self.dtypes = _tensor_dtypes(compiled, self.name)
+        self.dtypes = _parameter_dtypes(compiled, self.name)
         self.path = toolchain.link_host(compiled, folder)
         # Loaded once a process: loading again would undo what `_install` does.
         if str(self.path) not in _LOADED:
@@ -357,12 +357,14 @@ def _entry_name(entry: str | None, names: list[str]) -> str:
     return names[0]
 
 
-def _tensor_dtypes(compiled: bytes, name: str) -> list[str]:
-    """Dtypes of the tensor parameters, from the signature that the host function prints in its errors."""
+def _parameter_dtypes(compiled: bytes, name: str) -> list[str]:
+    """Each parameter's tensor dtype, "" for a number: from the signature that the host prints in errors."""
     found = re.search(re.escape(name).encode() + rb"\((\w+: [^\x00]*)\)", compiled)
     if found is None:
         return []
-    return re.findall(r"Tensor\(\[[^\]]*\], (\w+)\)", found[1].decode(errors="ignore"))
+    signature = re.sub(r"\[[^\]]*\]", "", found[1].decode(errors="ignore"))
+    parts = re.findall(r"\w+: (Tensor\(, (\w+)\)|\w+)", signature)
+    return [dtype for _, dtype in parts]
 
 
 def _values(kernel: Kernel, arguments: list[Any]) -> list[Any]:
@@ -464,20 +466,20 @@ def _hold(arrays: Sequence[Any], host: _Host, outputs: Sequence[int] | None) -> 
     held: list[Held] = []
     plan: list[Any] = []
     for i, a in enumerate(arrays):
+        wanted = host.dtypes[i] if i < len(host.dtypes) else None
+        if isinstance(a, np.ndarray) and a.ndim == 0 and wanted == "":
+            a = a[()]
         if not isinstance(a, np.ndarray):
             if not isinstance(a, (int, float, np.generic)):
                 raise EmulatorError(f"argument {i} is a {type(a).__name__}; needs a NumPy array or a number")
             plan.append(a.item() if isinstance(a, np.generic) else a)
             continue
         role = "" if outputs is None else "out" if i in outputs else "in"
-        granule = min(a.dtype.itemsize, 4)
-        wanted = host.dtypes[len(held)] if len(held) < len(host.dtypes) else ""
-        held.append(Held(f"argument {i}", a, granule, role))
         # Bits of a type that NumPy lacks come as unsigned integers of its size.
         bits = (
-            a.dtype in (np.uint8, np.uint16)
-            and wanted in _NAMED
-            and _NAMED[wanted][1] == 8 * a.dtype.itemsize
+            a.dtype in (np.uint8, np.uint16) and _NAMED.get(wanted or "", (0, 0))[1] == 8 * a.dtype.itemsize
         )
-        plan.append(_dtype(wanted if bits else a.dtype.name))
+        name = wanted if bits and wanted else a.dtype.name
+        held.append(Held(f"argument {i}", a, min(a.dtype.itemsize, 4), role, name))
+        plan.append(_dtype(name))
     return held, plan

@@ -444,15 +444,20 @@ def machine(cache_dir: str | os.PathLike[str] | None = None) -> Machine:
     return _machine(str(toolchain.cache_folder(cache_dir)))
 
 
-# The NaNs that mark a value nobody wrote, by bytes of an element; the sign may be either.
-_POISON = {4: (0x7FE57FE5, 0x7FFCA000, 0x7FE50000), 2: (0x7FE5, 0x7F2B)}
+# The NaNs that mark a value nobody wrote, and what conversions make of them; the sign may be either.
+_POISON = {
+    "float32": (0x7FE57FE5, 0x7FFCA000, 0x7FE50000, 0x7FE56000),
+    "float16": (0x7FE5, 0x7F2B, 0x7F28),
+    "bfloat16": (0x7FE5, 0x7FFC),
+}
 
 
-def poisoned(data: bytes, size: int) -> int:
-    """The byte offset of the first poisoned element, or -1."""
-    if size not in _POISON:
+def poisoned(data: bytes, dtype_name: str) -> int:
+    """The byte offset of the first poisoned element, or -1; only floats of 16 and 32 bits hold any."""
+    if dtype_name not in _POISON:
         return -1
+    size = 4 if dtype_name == "float32" else 2
     dtype = np.dtype(np.uint32 if size == 4 else np.uint16)
     mask = np.bitwise_and(np.frombuffer(data, dtype=dtype), dtype.type(0x7FFFFFFF if size == 4 else 0x7FFF))
-    hit = np.flatnonzero(np.isin(mask, np.array(_POISON[size], dtype=dtype)))
+    hit = np.flatnonzero(np.isin(mask, np.array(_POISON[dtype_name], dtype=dtype)))
     return int(hit[0]) * size if hit.size else -1

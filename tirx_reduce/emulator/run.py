@@ -52,6 +52,8 @@ class Held:
     granule: int
     role: str = ""
     """`in`, `out`, or "" where it is not known."""
+    dtype: str = ""
+    """What its elements are, where the array holds their bits; empty: the array's own dtype."""
 
 
 def check_array(name: str, array: Array) -> None:
@@ -162,11 +164,11 @@ def _place(found: EmulatorError | None, order: str) -> dict[str, Any]:
 
 def _find_poison(held: Sequence[Held], regions: list[Region], session: Session) -> int | None:
     for a, region in zip(held, regions, strict=True):
-        size = 4 if a.array.dtype.itemsize == 4 else 2 if a.array.dtype.itemsize == 2 else 0
-        if not size or region.number not in session.stored:
+        name = a.dtype or a.array.dtype.name
+        if region.number not in session.stored:
             continue
-        offset = poisoned(session.read(region), size)
-        if offset >= 0 and poisoned(a.array.tobytes(), size) < 0:
+        offset = poisoned(session.read(region), name)
+        if offset >= 0 and poisoned(a.array.tobytes(), name) < 0:
             return region.address + offset
     return None
 
@@ -260,7 +262,7 @@ def run_source(
                         f"parameter {p.name} needs a NumPy array, not {type(given[p.name]).__name__}"
                     )
                 role = "" if outputs is None else "out" if p.name in outputs else "in"
-                held.append(Held(p.name, given[p.name], p.granule, role))
+                held.append(Held(p.name, given[p.name], p.granule, role, _FLOATS.get(p.type, "")))
         sizes = _three(grid, "grid"), _three(block, "block")
 
         def body(session: Session, regions: list[Region]) -> None:
@@ -306,6 +308,14 @@ def _by_name(library: Library, kernel: Kernel, arrays: Mapping[str, Any] | Seque
     return dict(zip(names, arrays, strict=True))
 
 
+# Types whose arrays may be given as bits. Metal's `ushort` may be bfloat16, and counts as what the array is.
+_FLOATS = {
+    "float": "float32",
+    "half": "float16",
+    "__half": "float16",
+    "nv_bfloat16": "bfloat16",
+    "__nv_bfloat16": "bfloat16",
+}
 _C_SCALARS: dict[str, Any] = {
     "int": ctypes.c_int32,
     "uint": ctypes.c_uint32,

@@ -407,7 +407,12 @@ def _stores(t: Text, first: int, last: int, names: set[str]) -> tuple[set[str], 
         while j > first and t.tokens[j].text not in (";", "{", "}"):
             j -= 1
         left = t.tokens[j + 1 : i]
-        bases = [x.text for x in left if x.text in names]
+        # A member of the same name (`threadIdx.x`) is none of them.
+        bases = [
+            x.text
+            for x, before in zip(left, (t.tokens[j], *left), strict=False)
+            if x.text in names and before.text not in (".", "->")
+        ]
         if len(left) > 2 and left[-1].kind == "name" and left[-2].text in ("*", "&", "__restrict__", "const"):
             k = i
             while t.tokens[k].text != ";":

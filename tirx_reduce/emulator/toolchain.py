@@ -96,6 +96,8 @@ def _numerics_flags(numerics: str) -> list[str]:
         raise UnsupportedSource(f"numerics={numerics!r} needs a processor with fused multiply-add")
     if platform.machine() in ("x86_64", "AMD64"):
         machine.append("-mfma")
+    # g++ contracts only among its expensive optimisations.
+    machine += ["-fexpensive-optimizations"] if compiler().gcc else []
     return [*machine, "-ffp-contract=fast", *(["-ffast-math"] if numerics == "fast" else [])]
 
 

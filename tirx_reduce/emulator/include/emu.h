@@ -61,10 +61,10 @@ EMU_INLINE A& emu_shared_array(int id) {
 }
 
 EMU_INLINE emu_u32 emu_bits(float v) { return __builtin_bit_cast(emu_u32, v); }
-// The three NaNs that poison becomes on its way through half and bfloat16.
+// The NaNs that poison becomes on its way through half and bfloat16.
 EMU_INLINE bool emu_poisoned(float v) {
   emu_u32 b = emu_bits(v) & 0x7fffffffu;
-  return b == EMU_POISON32 || b == 0x7FFCA000u || b == 0x7FE50000u;
+  return b == EMU_POISON32 || b == 0x7FFCA000u || b == 0x7FE50000u || b == 0x7FE56000u;
 }
 
 // ---- half and bfloat16 conversions, round to nearest even, payloads of NaN kept ----
