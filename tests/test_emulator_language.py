@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import Any
 
 import ml_dtypes
@@ -213,7 +214,7 @@ def test_arguments_are_checked_by_name() -> None:
 
 
 def test_compiled_kernels_are_kept(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tirx_reduce.emulator import machine, toolchain
+    from tirx_reduce.emulator import machine
 
     text = cuda("  y[i] = x[i] + 12345.0f;", "float* x, float* y")
     x, y = np.zeros(32, np.float32), np.zeros(32, np.float32)
@@ -225,7 +226,31 @@ def test_compiled_kernels_are_kept(tmp_path: Any, monkeypatch: pytest.MonkeyPatc
     def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("compiled again")
 
-    monkeypatch.setattr(toolchain.subprocess, "run", refuse)
+    monkeypatch.setattr(subprocess, "run", refuse)
     emulator.run_source(text, "cuda", [x, y], 1, 32, cache_dir=tmp_path)
     assert {p.name for p in tmp_path.iterdir()} == kept
     assert y[0] == 12345
+
+
+def test_metal_takes_31_arguments() -> None:
+    def text(count: int) -> str:
+        buffers = ", ".join(f"device float* p{n} [[buffer({n})]]" for n in range(count))
+        return metal("  " + " ".join(f"p{n}[i] = 1.0f;" for n in range(count)), buffers)
+
+    arrays = [np.zeros(32, np.float32) for _ in range(32)]
+    emulator.run_source(text(31), "metal", arrays[:31], 1, 32, orders=("forward",))
+    assert all(a.all() for a in arrays[:31])
+    with pytest.raises(emulator.LimitExceeded, match="32 arguments; 31 are allowed"):
+        emulator.run_source(text(32), "metal", arrays, 1, 32)
+
+
+def test_texts_of_several_kernels_need_a_name() -> None:
+    one = cuda("  y[i] = 1.0f;", "float* y")
+    text = one + one.replace("void k(", "void other(").replace("1.0f", "2.0f")
+    y = np.zeros(32, np.float32)
+    with pytest.raises(emulator.UnsupportedSource, match="k, other; name one"):
+        emulator.run_source(text, "cuda", [y], 1, 32)
+    emulator.run_source(text, "cuda", [y], 1, 32, kernel="other")
+    assert (y == 2).all()
+    with pytest.raises(emulator.UnsupportedSource, match="no kernel 'third'"):
+        emulator.run_source(text, "cuda", [y], 1, 32, kernel="third")

@@ -6,10 +6,9 @@ import pytest
 
 from tests.emulator_texts import render
 from tirx_reduce import emulator
-from tirx_reduce.emulator.lint import checkers
 
-needs_clang = pytest.mark.skipif("clang" not in checkers("metal"), reason="clang is not installed")
-needs_nvcc = pytest.mark.skipif("nvcc" not in checkers("cuda"), reason="nvcc is not installed")
+needs_clang = pytest.mark.skipif("clang" not in emulator.checkers("metal"), reason="clang is not installed")
+needs_nvcc = pytest.mark.skipif("nvcc" not in emulator.checkers("cuda"), reason="nvcc is not installed")
 
 _STORE = "z_ptr[row] = mean;"
 # What is put in place of a store, what the finding says, and who must say it.

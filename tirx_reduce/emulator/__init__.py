@@ -17,7 +17,7 @@ from .errors import (
     WrittenTwice,
 )
 from .host import emulate
-from .lint import Finding, lint
+from .linter import Finding, checkers, lint
 from .machine import Counters, Limits
 from .run import Emulation, run_source
 
@@ -38,6 +38,7 @@ __all__ = [
     "Uninitialized",
     "UnsupportedSource",
     "WrittenTwice",
+    "checkers",
     "emulate",
     "lint",
     "run_source",
