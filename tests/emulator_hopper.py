@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
+import pytest
+
+from tirx_reduce import emulator
 
 ROWS, SPLITS, WIDTH = 3, 4, 64
 COLUMNS = SPLITS * WIDTH
@@ -126,3 +132,34 @@ def changed(text: str, *edits: tuple[str, str]) -> str:
         assert old in text, old
         text = text.replace(old, new, 1)
     return text
+
+
+ORDERS = ("forward", "reverse", "random")
+RACE = (emulator.DataRace, emulator.Uninitialized)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plant:
+    """One defect: what is changed, which fault must come, and what the line it names must hold."""
+
+    name: str
+    faults: tuple[type[emulator.EmulatorError], ...]
+    edits: tuple[tuple[str, str], ...]
+    line: str = ""
+    buffer: str = ""
+
+
+def check_plant(plant: Plant, text: str, kernel: str, run: Callable[[str, tuple[str, ...]], object]) -> None:
+    """The fault comes in every order, and names the place."""
+    bad = changed(text, *plant.edits)
+    for order in ORDERS:
+        with pytest.raises(plant.faults) as caught:
+            run(bad, (order,))
+        error = caught.value
+        assert error.kernel == kernel
+        assert error.order == order
+        if plant.line:
+            assert plant.line in bad.split("\n")[error.line - 1]
+        if plant.buffer:
+            assert error.buffer == plant.buffer
+            assert error.offset is not None
