@@ -131,6 +131,7 @@ def label(case: dict[str, Any]) -> str:
 
 def demand(case: dict[str, Any], candidate: dict[str, Any]) -> dict[str, int]:
     """Demand of a candidate by the oracle: from the operator, not from its code."""
+    need(case["operator"] in OPERATORS, label(case), f"the oracle knows only {', '.join(OPERATORS)}")
     passes, collectives, vectors = OPERATORS[case["operator"]]
     rows, columns = math.prod(case["shape"][:-1]), case["shape"][-1]
     width, vector = candidate["width"], candidate["vector"]

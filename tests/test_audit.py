@@ -346,6 +346,13 @@ def test_a_training_shape_in_the_cohort_is_found(folder: Path) -> None:
         audit.audit(folder / "calibration.json", [folder / "replay.jsonl"])
 
 
+def test_an_operator_that_the_oracle_does_not_know_is_named() -> None:
+    case = {"operator": "cumsum", "shape": [4, 64], "dtype": "float32"}
+    candidate = {"width": 64, "vector": 4, "reuse": "reload", "packing": 1, "splits": 1}
+    with pytest.raises(audit.Failed, match="cumsum 4x64: the oracle knows only softmax"):
+        audit.demand(case, candidate)
+
+
 def test_a_profile_whose_records_were_not_given_is_named(folder: Path) -> None:
     lines = audit.audit(folder / "calibration.json", [folder / "replay.jsonl"])
     assert "not audited: the profile of Made-up GPU, whose records were not given" in lines

@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
-from .program import Access, Load, RowIndex, RowProgram, walk
+from .program import Access, Load, RowIndex, walk
 from .values import Candidate, DeviceLimits, RowFacts
 
 VECTORS = (1, 2, 4, 8)
@@ -49,7 +50,8 @@ def enumerate_candidates(
         Which candidates to look at; `default_scope` where it is None, `full_scope` for all of them.
     """
     looked_at = (scope or default_scope)(facts, limits, rows, columns)
-    return tuple((c, refusal(c, facts, limits, rows=rows, columns=columns)) for c in looked_at)
+    needs, n = _needs(facts), _columns(facts, columns)
+    return tuple((c, _refusal(c, facts, needs, limits, n)) for c in looked_at)
 
 
 def default_scope(
@@ -86,11 +88,8 @@ def widest_vector(
     facts: RowFacts, limits: DeviceLimits, *, columns: int | None = None, up_to: int = WIDEST_DEFAULT_VECTOR
 ) -> int:
     """The widest legal vector of up to `up_to` elements."""
-    return max(
-        v
-        for v in VECTORS
-        if v <= up_to and _vector_refusal(v, facts, limits, _columns(facts, columns)) is None
-    )
+    needs, n = _needs(facts), _columns(facts, columns)
+    return max(v for v in VECTORS if v <= up_to and _vector_refusal(v, needs, limits, n) is None)
 
 
 def refusal(
@@ -102,14 +101,50 @@ def refusal(
     columns: int | None = None,
 ) -> str | None:
     """Why `candidate` is illegal for the function on the device, in words; None where it is legal."""
-    n = _columns(facts, columns)
+    return _refusal(candidate, facts, _needs(facts), limits, _columns(facts, columns))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Needs:
+    """What legality needs of a row program, looked up once for all candidates."""
+
+    widest: int
+    """Bytes of the widest element that is read or written along the columns."""
+    loose: tuple[tuple[str, int], ...]
+    """Matrices whose rows are not dense: name, and what their starts are multiples of."""
+    slot_bytes: int
+    """Bytes that one subgroup hands to the others in a collective."""
+    accumulation_bytes: int
+    """Of the widest accumulator."""
+
+
+def _needs(facts: RowFacts) -> _Needs:
+    program = facts.program
+    names = {t.param: t.name for t in program.tensors}
+    accesses: list[tuple[int, str, Access]] = [(o.param, o.dtype, o.index) for o in program.outputs]
+    roots = [o.value for o in program.outputs] + [e for r in program.reductions for e in r.elements]
+    accesses += [(e.param, e.dtype, e.index) for e in walk(*roots) if isinstance(e, Load)]
+    along = [(p, d, a) for p, d, a in accesses if a.stride == 1]
+    # A vector over the columns alone is read in scalars where a ragged row shifts it: it limits nothing.
+    matrices = [(p, a) for p, _, a in along if any(isinstance(e, RowIndex) for e in walk(a.row))]
+    return _Needs(
+        widest=max((item_bytes(dtype) for _, dtype, _ in along), default=1),
+        loose=tuple((names.get(p, f"parameter {p}"), a.align) for p, a in matrices if not a.dense),
+        slot_bytes=sum(item_bytes(d) for r in program.reductions for d in r.dtypes),
+        accumulation_bytes=max((item_bytes(d) for d in facts.accumulation), default=4),
+    )
+
+
+def _refusal(
+    candidate: Candidate, facts: RowFacts, needs: _Needs, limits: DeviceLimits, columns: int | None
+) -> str | None:
     return (
         _group_refusal(candidate, limits)
         or _argument_refusal(facts, limits)
         or _dtype_refusal(facts, limits)
-        or _vector_refusal(candidate.vector, facts, limits, n)
-        or _split_refusal(candidate, limits, n)
-        or _reuse_refusal(candidate, facts, limits)
+        or _vector_refusal(candidate.vector, needs, limits, columns)
+        or _split_refusal(candidate, limits, columns)
+        or _reuse_refusal(candidate, facts, needs, limits)
     )
 
 
@@ -153,7 +188,7 @@ def _argument_refusal(facts: RowFacts, limits: DeviceLimits) -> str | None:
     return None
 
 
-def _vector_refusal(vector: int, facts: RowFacts, limits: DeviceLimits, columns: int | None) -> str | None:
+def _vector_refusal(vector: int, needs: _Needs, limits: DeviceLimits, columns: int | None) -> str | None:
     if vector == 1:
         return None
     if vector not in VECTORS:
@@ -162,10 +197,9 @@ def _vector_refusal(vector: int, facts: RowFacts, limits: DeviceLimits, columns:
         return f"vector: {vector} elements; the row has {columns}"
     if limits.kind == "metal" and vector > METAL_LANES:
         return f"vector: {vector} elements; limit {METAL_LANES} on metal"
-    widest, unproved = _matrix_accesses(facts.program)
-    if vector * widest > VECTOR_BYTES:
-        return f"vector: {vector * widest} bytes an access; limit {VECTOR_BYTES}"
-    for name, align in unproved:
+    if vector * needs.widest > VECTOR_BYTES:
+        return f"vector: {vector * needs.widest} bytes an access; limit {VECTOR_BYTES}"
+    for name, align in needs.loose:
         if align % vector:
             return (
                 f"vector: rows of {name} start at multiples of {align}; "
@@ -175,19 +209,6 @@ def _vector_refusal(vector: int, facts: RowFacts, limits: DeviceLimits, columns:
 
 
 @lru_cache(maxsize=64)
-def _matrix_accesses(program: RowProgram) -> tuple[int, tuple[tuple[str, int], ...]]:
-    """Widest element (bytes) of the accesses along the columns, and those whose rows are not dense."""
-    names = {t.param: t.name for t in program.tensors}
-    accesses: list[tuple[int, str, Access]] = [(o.param, o.dtype, o.index) for o in program.outputs]
-    roots = [o.value for o in program.outputs] + [e for r in program.reductions for e in r.elements]
-    accesses += [(e.param, e.dtype, e.index) for e in walk(*roots) if isinstance(e, Load)]
-    along = [(p, d, a) for p, d, a in accesses if a.stride == 1]
-    widest = max((item_bytes(dtype) for _, dtype, _ in along), default=1)
-    # A vector over the columns alone is read in scalars where a ragged row shifts it: it limits nothing.
-    matrices = [(p, a) for p, _, a in along if any(isinstance(e, RowIndex) for e in walk(a.row))]
-    return widest, tuple((names.get(p, f"parameter {p}"), a.align) for p, a in matrices if not a.dense)
-
-
 def item_bytes(dtype: str) -> int:
     """Bytes of one element of a scalar dtype.
 
@@ -216,9 +237,11 @@ def _split_refusal(candidate: Candidate, limits: DeviceLimits, columns: int | No
     return None
 
 
-def _reuse_refusal(candidate: Candidate, facts: RowFacts, limits: DeviceLimits) -> str | None:
+def _reuse_refusal(candidate: Candidate, facts: RowFacts, needs: _Needs, limits: DeviceLimits) -> str | None:
     reuse = candidate.reuse
-    slots = _slot_bytes(candidate, facts, limits)
+    # The subgroups of a group exchange partial results, where there are several to a program.
+    subgroups = candidate.threads // limits.subgroup_size if candidate.width > limits.subgroup_size else 0
+    slots = needs.slot_bytes * subgroups
     if reuse == "reload":
         return _shared_refusal(reuse, slots, limits.shared_bytes)
     if facts.kept == 0:
@@ -231,26 +254,13 @@ def _reuse_refusal(candidate: Candidate, facts: RowFacts, limits: DeviceLimits) 
             return f"private: {scalars} scalars a lane; limit {limits.private_scalars}"
         return _shared_refusal(reuse, slots, limits.shared_bytes)
     share = math.ceil(facts.columns / candidate.splits)
-    row_bytes = facts.kept * share * _accumulation_bytes(facts)
+    row_bytes = facts.kept * share * needs.accumulation_bytes
     room = max(limits.shared_bytes, limits.opt_in_shared_bytes)
     return _shared_refusal(reuse, row_bytes * candidate.packing + slots, room)
 
 
 def _shared_refusal(reuse: str, needed: int, room: int) -> str | None:
     return f"{reuse}: {needed} bytes of threadgroup memory; limit {room}" if needed > room else None
-
-
-def _slot_bytes(candidate: Candidate, facts: RowFacts, limits: DeviceLimits) -> int:
-    """Bytes for the partial results that the subgroups of a group exchange."""
-    if candidate.width <= limits.subgroup_size:
-        return 0
-    subgroups = candidate.threads // limits.subgroup_size
-    values = sum(item_bytes(d) for r in facts.program.reductions for d in r.dtypes)
-    return values * subgroups
-
-
-def _accumulation_bytes(facts: RowFacts) -> int:
-    return max((item_bytes(d) for d in facts.accumulation), default=4)
 
 
 def _powers(limit: int) -> tuple[int, ...]:
