@@ -14,6 +14,7 @@ from typing import Any
 from tirx_reduce.bench.stand import RpcStand
 from tirx_reduce.errors import ReduceError
 
+MAC_HOST = {"kind": "llvm", "mtriple": "arm64-apple-macos"}
 WAIT_S = 60
 """How long a tracker may take to hand out a server."""
 
@@ -56,7 +57,6 @@ def rpc_stand(
     ReduceError
         The address is malformed, no tracker answers, no server of that key is free, or it lacks the device.
     """
-    import tvm
     from tvm import rpc
 
     host, _, port = tracker.rpartition(":")
@@ -67,7 +67,7 @@ def rpc_stand(
         socket.create_connection((host, int(port)), timeout=min(wait_s, 10)).close()
     except OSError as error:
         raise ReduceError(f"no tracker answers at {tracker} ({error}); needs one that does") from error
-    found = target if isinstance(target, tvm.target.Target) else tvm.target.Target(target)
+    found = far_target(target)
     try:
         remote = rpc.connect_tracker(host, int(port)).request(key, session_timeout=max(1, int(wait_s)))
     except Exception as error:  # TVM's client raises OSError, RuntimeError or errors of its own
@@ -89,6 +89,16 @@ def rpc_stand(
         commit=commit,
         dirty=dirty,
     )
+
+
+def far_target(target: Any) -> Any:
+    """A target whose host code is the far side's: one for Metal that names no host is an Apple Silicon Mac."""
+    import tvm
+
+    found = target if isinstance(target, tvm.target.Target) else tvm.target.Target(target)
+    if found.kind.name == "metal" and found.host is None:
+        return tvm.target.Target(found, tvm.target.Target(MAC_HOST))
+    return found
 
 
 def round_trip_us(stand: RpcStand, times: int = 5) -> float:

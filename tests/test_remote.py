@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tvm
 
 from tirx_reduce.bench.cohorts import cases, grid
 from tirx_reduce.bench.measure import Options
 from tirx_reduce.bench.records import of_kind, read
-from tirx_reduce.bench.remote import round_trip_us, rpc_stand
+from tirx_reduce.bench.remote import far_target, round_trip_us, rpc_stand
 from tirx_reduce.bench.search import search
 from tirx_reduce.errors import ReduceError
 
@@ -19,7 +20,6 @@ TARGET = {"kind": "cuda", "arch": "sm_90"}
 
 @pytest.fixture(scope="module")
 def tracker() -> Iterator[str]:
-    pytest.importorskip("cloudpickle", reason="TVM's tracker needs apache-tvm[rpc]")
     from tvm.rpc.server import Server
     from tvm.rpc.tracker import Tracker
 
@@ -49,6 +49,13 @@ def test_a_search_over_rpc(tracker: str, tmp_path: Path) -> None:
     # Host times would be the network's.
     assert set(trial["timing"]["phases"]) == {"gpu_batch", "gpu_single"}
     assert round_trip_us(stand) > 0
+
+
+def test_host_code_for_metal_is_that_of_a_mac() -> None:
+    assert "arm64-apple-macos" in str(far_target("metal").host)
+    named = tvm.target.Target("metal", tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-apple-macos"}))
+    assert "x86_64-apple-macos" in str(far_target(named).host)
+    assert far_target(TARGET).host is None
 
 
 def test_what_cannot_be_reached_gets_one_line(tracker: str, tmp_path: Path) -> None:
