@@ -92,7 +92,7 @@ def rpc_stand(
 
 
 def far_target(target: Any) -> Any:
-    """A target whose host code is the far side's: one for Metal that names no host is an Apple Silicon Mac."""
+    """A target with the far side's host code: one for Metal that names no host is an Apple Silicon Mac."""
     import tvm
 
     found = target if isinstance(target, tvm.target.Target) else tvm.target.Target(target)
