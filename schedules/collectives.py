@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,20 +116,38 @@ def shuffle_xor(block: Block, value: Any, offset: int, kind: str) -> Any:
 
 
 def reduce_lanes(
-    block: Block, combiners: tuple[str, ...], partials: list[tuple[Any, ...]], lanes: Lanes, name: str
+    block: Block,
+    combiners: tuple[str, ...],
+    partials: list[tuple[Any, ...]],
+    lanes: Lanes,
+    name: str,
+    within_subgroup: bool = False,
 ) -> list[tuple[Any, ...]]:
     """Every lane's partial results as those of the whole program, the same bits in every lane.
+
+    With `within_subgroup` they are those of the lane's subgroup alone.
 
     All of them share one exchange: before, a partial in every lane; after, the total in every lane, and
     at most one barrier between.
     """
     totals = _butterfly(block, combiners, partials, min(lanes.width, lanes.subgroup), lanes.kind)
-    if lanes.subgroups > 1:
-        totals = _across(block, combiners, totals, lanes, name)
     if lanes.groups == 1:
-        return totals
-    shared = share(block, totals, lanes, name)
-    return [_fold(block, c, parts) for c, parts in zip(combiners, shared, strict=True)]
+        alone = within_subgroup or lanes.subgroups == 1
+        return totals if alone else _across(block, combiners, totals, lanes, name)
+    parts = spread(block, totals, lanes, name)
+    starts = [identities(c, tuple(str(v.ty.dtype) for v in vs)) for c, vs in zip(combiners, totals, strict=True)]
+
+    def read(inside: Block, number: int, index: Any) -> tuple[Any, ...]:
+        return tuple(load(a, parts[number].base + index) for a in parts[number].arrays)
+
+    return gather(block, combiners, starts, lanes, parts[0].count, read)
+
+
+def identities(combiner: str, dtypes: tuple[str, ...]) -> tuple[Any, ...]:
+    """Neutral elements of all values of one reduction; an index loses every tie."""
+    if combiner in ("argmax", "argmin"):
+        return imm(2**31 - 1), identity(combiner, dtypes[1])
+    return tuple(identity(combiner, d) for d in dtypes)
 
 
 def _butterfly(
@@ -183,26 +202,68 @@ def _across(
     ]
 
 
-def share(
-    block: Block, values: list[tuple[Any, ...]], lanes: Lanes, name: str
-) -> list[list[tuple[Any, ...]]]:
-    """The values of every group of the cluster, in every lane of it: for each value a list over the groups.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Partial results of one value that many subgroups left in an array, each in a place of its own."""
 
-    Each group stores its own to every group's shared memory; one cluster barrier, and all are there.
+    arrays: tuple[Any, ...]
+    base: Any
+    count: int
+
+
+def spread(block: Block, values: list[tuple[Any, ...]], lanes: Lanes, name: str) -> list[Parts]:
+    """Each subgroup's values to every group of the cluster; after one cluster barrier all are there.
+
+    No barrier of the group comes before: the subgroups of all groups meet only once.
     """
-    slots, base = _slots(block, values, lanes, lanes.groups, f"{name}_c")
+    count = lanes.groups * lanes.subgroups
+    slots, base = _slots(block, values, lanes, count, f"{name}_c")
     if not lanes.begun:
         cluster.wait(block)  # nobody may write to a group that has not begun
-    with block.when(tirx.LT(lanes.lane, imm(lanes.groups))) as inside:
+    within = tirx.FloorMod(lanes.lane, imm(lanes.subgroup))
+    mine = base + lanes.rank * imm(lanes.subgroups) + tirx.FloorDiv(lanes.lane, imm(lanes.subgroup))
+    with block.when(tirx.LT(within, imm(lanes.groups))) as inside:
         for buffers, vs in zip(slots, values, strict=True):
             for buffer, v in zip(buffers, vs, strict=True):
-                cluster.store(inside, buffer, base + lanes.rank, v, lanes.lane)
+                cluster.store(inside, buffer, mine, v, within)
     cluster.arrive(block)
     cluster.wait(block)
-    return [
-        [tuple(block.bind("f", load(b, base + imm(i))) for b in buffers) for i in range(lanes.groups)]
-        for buffers in slots
-    ]
+    return [Parts(arrays=buffers, base=base, count=count) for buffers in slots]
+
+
+def gather(
+    block: Block,
+    combiners: tuple[str, ...],
+    starts: list[tuple[Any, ...]],
+    lanes: Lanes,
+    count: int,
+    read: Callable[[Block, int, Any], tuple[Any, ...]],
+) -> list[tuple[Any, ...]]:
+    """Fold `count` partial results: the lanes of each subgroup share them out, then shuffle.
+
+    Parameters
+    ----------
+    starts
+        Neutral elements, a tuple for each value.
+    read
+        (block, value, index) to the partial result of that value at that index.
+    """
+    within = tirx.FloorMod(lanes.lane, imm(lanes.subgroup))
+    totals: list[tuple[Any, ...]] = []
+    for number, (combiner, start) in enumerate(zip(combiners, starts, strict=True)):
+        mine: tuple[Any, ...] | None = None
+        for first in range(0, count, lanes.subgroup):
+            index = within + imm(first) if first else within
+            cells = [block.alloc("part", 1, str(v.ty.dtype)) for v in start]
+            for cell, v in zip(cells, start, strict=True):
+                block.store(cell, 0, v)
+            with block.when(tirx.LT(index, imm(count)) if first + lanes.subgroup > count else None) as inside:
+                for cell, v in zip(cells, read(inside, number, index), strict=True):
+                    inside.store(cell, 0, v)
+            part = tuple(block.bind("p", load(cell, 0)) for cell in cells)
+            mine = part if mine is None else named(block, combine(combiner, mine, part))
+        totals.append(mine or start)
+    return _butterfly(block, combiners, totals, lanes.subgroup, lanes.kind)
 
 
 def _fold(block: Block, combiner: str, values: list[tuple[Any, ...]]) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
@@ -9,15 +10,15 @@ from tvm import tirx
 from tirx_reduce.program import RowValue
 
 from . import merge, passes
-from .collectives import Lanes, combine, named, reduce_lanes, share
+from .collectives import Lanes, combine, gather, named, reduce_lanes, spread
 from .row_values import held_dtypes, learn, start_of
 from .state import Kernel, row_count
 from .tir import Block, cast, imm, load
 from .walks import Walk
 
 
-def totals_of(k: Kernel, w: Walk, groups: int = 1) -> list[tuple[Any, ...]]:
-    """Fold this lane's chains, then the lanes of its group, then `groups` groups of a cluster."""
+def totals_of(k: Kernel, w: Walk, groups: int = 1, within_subgroup: bool = False) -> list[tuple[Any, ...]]:
+    """Fold this lane's chains, then the lanes of its subgroup, of its group, of `groups` groups of a cluster."""
     block = Block() if k.plain else k.block
     combiners = tuple(k.program.reductions[i].combiner for i in w.plan.reductions)
     partials = []
@@ -27,7 +28,7 @@ def totals_of(k: Kernel, w: Walk, groups: int = 1) -> list[tuple[Any, ...]]:
         for chain in chains[1:]:
             total = named(block, combine(name, total, chain))
         partials.append(total)
-    totals = reduce_lanes(block, combiners, partials, _lanes(k, groups), f"slots{w.number}")
+    totals = reduce_lanes(block, combiners, partials, _lanes(k, groups), f"slots{w.number}", within_subgroup)
     k.begun = k.begun or groups > 1
     if k.plain:
         for i in w.plan.reductions:
@@ -64,50 +65,81 @@ def conclude(k: Kernel, w: Walk) -> None:
 
 
 def assume(k: Kernel, w: Walk, riders: dict[int, merge.Rider]) -> list[tuple[Any, ...]]:
-    """End a walk in its group alone: what later reductions ride on is taken from this group for the time being."""
-    totals = totals_of(k, w)
+    """End a walk in its subgroup alone: what later reductions ride on is that of the subgroup for the time being."""
+    totals = totals_of(k, w, within_subgroup=True)
     ridden = {r.on: r for r in riders.values()}
     for i, (value,) in zip(w.plan.reductions, totals, strict=True):
-        k.known[RowValue(i, 0, "float32")] = k.block.settle("r", ridden[i].reference(value, k.candidate.splits))
+        k.known[RowValue(i, 0, "float32")] = k.block.settle("r", ridden[i].reference(value, parts_of(k)))
     return totals
+
+
+def parts_of(k: Kernel) -> int:
+    """Subgroups of a row."""
+    return k.candidate.splits * (k.candidate.width // k.subgroup)
 
 
 def settle_cluster(
     k: Kernel, first: Walk, a: list[tuple[Any, ...]], second: Walk, riders: dict[int, merge.Rider], columns: int
 ) -> None:
     """One exchange over the cluster for both walks; afterwards their row values are those of the whole row."""
-    b = totals_of(k, second)
-    parts = share(k.block, [*a, *b], _lanes(k, k.candidate.splits), f"slots{second.number}")
+    b = totals_of(k, second, within_subgroup=True)
+    lanes = _lanes(k, k.candidate.splits)
+    parts = spread(k.block, [*a, *b], lanes, f"slots{second.number}")
     k.begun = True
     of = dict(zip((*first.plan.reductions, *second.plan.reductions), parts, strict=True))
-    _settle(k, first, second, riders, columns, {i: [p[0] for p in each] for i, each in of.items()})
+
+    def read(inside: Block, i: int, index: Any) -> Any:
+        return inside.bind("p", load(of[i].arrays[0], of[i].base + index))
+
+    mine = {i: k.known[RowValue(i, 0, "float32")] for i in first.plan.reductions}
+    _settle(k, tuple(first.plan.reductions), tuple(second.plan.reductions), riders, columns, lanes, read)
+    for rider in riders.values():
+        _rescale(k, rider, mine[rider.on], k.known[RowValue(rider.on, 0, "float32")])
 
 
 def _settle(
     k: Kernel,
-    first: Walk,
-    second: Walk,
+    first: tuple[int, ...],
+    second: tuple[int, ...],
     riders: dict[int, merge.Rider],
     columns: int,
-    of: dict[int, list[Any]],
+    lanes: Lanes,
+    read: Callable[[Block, int, Any], Any],
 ) -> None:
-    mine = {i: k.known[RowValue(i, 0, "float32")] for i in first.plan.reductions}
-    for i in first.plan.reductions:
-        # What was named from this group's value, such as its mean, is not the row's.
-        k.known = {e: v for e, v in k.known.items() if not merge.depends(e, i)}
-        learn(k, i, (_tree(k.program.reductions[i].combiner, of[i]),))
-    for j in second.plan.reductions:
-        rider = riders[j]
-        total = k.known[RowValue(rider.on, 0, "float32")]
-        terms = [
-            rider.term(x, y, total, k.candidate.splits, columns) for x, y in zip(of[rider.on], of[j], strict=True)
-        ]
-        learn(k, j, (_tree("sum", terms),))
-        _rescale(k, rider, mine[rider.on], total)
+    """The row values of two walks from the partial results of all subgroups of the row."""
+    # What was computed from this subgroup's values is stale.
+    for e in [e for e in k.known if any(merge.depends(e, i) for i in first)]:
+        del k.known[e]
+    count = parts_of(k)
+    _fold(k, first, lanes, count, lambda inside, i, index: read(inside, i, index))
+
+    def corrected(inside: Block, j: int, index: Any) -> Any:
+        on = riders[j].on
+        total = k.known[RowValue(on, 0, "float32")]
+        return riders[j].term(read(inside, on, index), read(inside, j, index), total, count, columns)
+
+    _fold(k, second, lanes, count, corrected)
+
+
+def _fold(
+    k: Kernel,
+    reductions: tuple[int, ...],
+    lanes: Lanes,
+    count: int,
+    read: Callable[[Block, int, Any], Any],
+) -> None:
+    of = [k.program.reductions[i] for i in reductions]
+    combiners = tuple(r.combiner for r in of)
+    starts = [tuple(start_of(r, item) for item in range(len(r.dtypes))) for r in of]
+    found = gather(
+        k.block, combiners, starts, lanes, count, lambda inside, n, index: (read(inside, reductions[n], index),)
+    )
+    for i, total in zip(reductions, found, strict=True):
+        learn(k, i, total)
 
 
 def _rescale(k: Kernel, rider: merge.Rider, mine: Any, total: Any) -> None:
-    """Kept values that were computed from this group's value get the factor that makes them the row's."""
+    """Kept values that were computed from this subgroup's value get the factor that makes them the row's."""
     factor = rider.factor(mine, total)
     if factor is None:
         return
@@ -117,28 +149,28 @@ def _rescale(k: Kernel, rider: merge.Rider, mine: Any, total: Any) -> None:
             k.scale[e] = settled
 
 
-def _tree(combiner: str, values: list[Any]) -> Any:
-    while len(values) > 1:
-        pairs = [combine(combiner, (a,), (b,))[0] for a, b in zip(values[::2], values[1::2], strict=False)]
-        values = pairs + ([values[-1]] if len(values) % 2 else [])
-    return values[0]
-
-
 # --- by way of global memory -----------------------------------------------------------------------------------------
 
 
-def leave(k: Kernel, plan: passes.Pass, totals: list[tuple[Any, ...]]) -> None:
-    """One lane leaves the partial results of its group for the next launch."""
-    at = cast(k.row, "int64") * imm(k.candidate.splits, "int64") + cast(k.rank, "int64")
-    with k.block.when(tirx.EQ(k.lane, imm(0))) as first:
+def leave(k: Kernel, plan: passes.Pass, totals: list[tuple[Any, ...]], by_subgroup: bool = False) -> None:
+    """Leave the partial results of this group (or of each of its subgroups) for the next launch."""
+    if by_subgroup:
+        within = tirx.FloorMod(k.lane, imm(k.subgroup))
+        part = k.rank * imm(k.candidate.width // k.subgroup) + tirx.FloorDiv(k.lane, imm(k.subgroup))
+    else:
+        within, part = k.lane, k.rank
+    parts = parts_of(k) if by_subgroup else k.candidate.splits
+    at = cast(k.row, "int64") * imm(parts, "int64") + cast(part, "int64")
+    with k.block.when(tirx.EQ(within, imm(0))) as first:
         for i, total in zip(plan.reductions, totals, strict=True):
             for array, value in zip(k.workspace[i], total, strict=True):
                 first.store(array, at, value)
 
 
-def open_workspace(k: Kernel, plan: passes.Pass, host: Block) -> None:
-    """Arrays for the partial results of one walk, a value for each group of each row."""
-    parts = cast(row_count(k), "int64") * imm(k.candidate.splits, "int64")
+def open_workspace(k: Kernel, plan: passes.Pass, host: Block, by_subgroup: bool = False) -> None:
+    """Arrays for the partial results of one walk, a value for each group (or subgroup) of each row."""
+    each = parts_of(k) if by_subgroup else k.candidate.splits
+    parts = cast(row_count(k), "int64") * imm(each, "int64")
     for i in plan.reductions:
         arrays = [
             tirx.decl_buffer((parts,), dtype, name=f"part{i}_{item}", scope="global")
@@ -149,43 +181,38 @@ def open_workspace(k: Kernel, plan: passes.Pass, host: Block) -> None:
         k.workspace[i] = arrays
 
 
-def gather(k: Kernel, riders: dict[int, merge.Rider], columns: int) -> None:
+def recall(k: Kernel, riders: dict[int, merge.Rider], columns: int) -> None:
     """Fold the partial results that earlier launches left for this row; every subgroup does it for itself."""
-    for level in (
-        [i for i in k.workspace if i not in riders],
-        [i for i in k.workspace if i in riders],
-    ):
-        if not level:
-            continue
-        combiners = tuple(k.program.reductions[i].combiner for i in level)
-        values = [_gathered(k, i, riders.get(i), columns) for i in level]
-        lanes = Lanes(width=k.subgroup, packing=1, subgroup=k.subgroup, lane=k.lane, program=k.slot, kind=k.kind)
-        for i, total in zip(level, reduce_lanes(k.block, combiners, values, lanes, "gathered"), strict=True):
-            learn(k, i, total)
+    if not k.workspace:
+        return
+    lanes = Lanes(width=k.subgroup, packing=1, subgroup=k.subgroup, lane=k.lane, program=k.slot, kind=k.kind)
+    parts = parts_of(k) if riders else k.candidate.splits
 
+    def place(index: Any) -> Any:
+        return cast(k.row, "int64") * imm(parts, "int64") + cast(index, "int64")
 
-def _gathered(k: Kernel, i: int, rider: merge.Rider | None, columns: int) -> tuple[Any, ...]:
-    """This lane's share of the partial results of reduction `i`."""
-    r = k.program.reductions[i]
-    splits, within = k.candidate.splits, tirx.FloorMod(k.lane, imm(k.subgroup))
-    mine: tuple[Any, ...] | None = None
-    for first in range(0, splits, k.subgroup):
-        part = imm(first) + within
-        cells = [k.block.alloc("part", 1, str(a.ty.dtype)) for a in k.workspace[i]]
-        for item, cell in enumerate(cells):
-            k.block.store(cell, 0, start_of(r, item))
-        at = cast(k.row, "int64") * imm(splits, "int64") + cast(part, "int64")
-        with k.block.when(tirx.LT(part, imm(splits)) if first + k.subgroup > splits else None) as inside:
-            if rider is None:
-                for cell, array in zip(cells, k.workspace[i], strict=True):
-                    inside.store(cell, 0, load(array, at))
-            else:
-                x = inside.bind("x", load(k.workspace[rider.on][0], at))
-                y = inside.bind("y", load(k.workspace[i][0], at))
-                total = k.known[RowValue(rider.on, 0, "float32")]
-                inside.store(cells[0], 0, rider.term(x, y, total, splits, columns))
-        values = tuple(k.block.bind("p", load(cell, 0)) for cell in cells)
-        mine = values if mine is None else named(k.block, combine(r.combiner, mine, values))
-    if mine is None:
-        raise AssertionError("a row of no groups")
-    return mine
+    if riders:
+        first, second = tuple(r.on for r in riders.values()), tuple(riders)
+        _settle(
+            k,
+            tuple(dict.fromkeys(first)),
+            second,
+            riders,
+            columns,
+            lanes,
+            lambda inside, i, index: inside.bind("p", load(k.workspace[i][0], place(index))),
+        )
+        return
+    done = tuple(k.workspace)
+    of = [k.program.reductions[i] for i in done]
+    starts = [tuple(start_of(r, item) for item in range(len(r.dtypes))) for r in of]
+    found = gather(
+        k.block,
+        tuple(r.combiner for r in of),
+        starts,
+        lanes,
+        parts,
+        lambda inside, n, index: tuple(inside.bind("p", load(a, place(index))) for a in k.workspace[done[n]]),
+    )
+    for i, total in zip(done, found, strict=True):
+        learn(k, i, total)

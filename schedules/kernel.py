@@ -17,17 +17,18 @@ from typing import Any
 from tvm import tirx
 
 from tirx_reduce.errors import Unsupported
+from tirx_reduce.facts_keep import Walks
 from tirx_reduce.program import Const, RowProgram
 from tirx_reduce.values import Candidate
 
 from . import arithmetic, cluster, passes
-from .exchange import assume, conclude, gather, leave, open_workspace, settle_cluster, totals_of
+from .exchange import assume, conclude, leave, open_workspace, recall, settle_cluster, totals_of
 from .merge import Rider, riders
 from .prefetch import Prefetch, issue, receive
-from .row_values import learn, row_outputs
+from .row_values import row_outputs
 from .state import Kernel, declare, first_row, launched, place, row_count
 from .tir import Block, cast, imm
-from .walks import load_ahead, walk_columns
+from .walks import load_ahead, walk_columns, widens
 
 # Overlap the start of a launch with the end of the one before (CUDA, where clusters are). Measured on an H200: 0.3
 # to 0.8 µs less a launch at every size.
@@ -65,12 +66,17 @@ def emit(
         The captured form on which features are counted: every walk written out and marked.
     """
     program = arithmetic.prepare(program)
-    walks = passes.cut(program, candidate.reuse != "reload", upgrade=not plain)
+    shape = Walks(program)
+    columns = int(program.columns.value) if isinstance(program.columns, Const) else None
+    walks = passes.cut(
+        shape, candidate.reuse != "reload", upgrade=not plain, widen=widens(candidate, kind, columns)
+    )
     begin = OVERLAP and max_cluster > 1 and not plain
 
     def kernel(workspace: dict[int, list[Any]], clustered: bool) -> Kernel:
         k = Kernel(
             program=program,
+            walks=shape,
             params=params,
             symbols=symbols,
             candidate=candidate,
@@ -183,17 +189,17 @@ def _apart(kernel: Any, walks: tuple[passes.Pass, ...], together: dict[int, Ride
     while number <= len(walks) or any(p.row_outputs for p in pending):
         k: Kernel = kernel(workspace, False)
         place(k, first_row(k))
-        gather(k, together, _columns(k))
+        recall(k, together, _columns(k))
         for plan in pending:
             row_outputs(k, plan)
         pending = ()
         if number == 1 and together:
             first = walk_columns(k, 1, walks[0])
-            open_workspace(k, walks[0], host)
-            leave(k, walks[0], assume(k, first, together))
+            open_workspace(k, walks[0], host, by_subgroup=True)
+            leave(k, walks[0], assume(k, first, together), by_subgroup=True)
             second = walk_columns(k, 2, walks[1])
-            open_workspace(k, walks[1], host)
-            leave(k, walks[1], totals_of(k, second))
+            open_workspace(k, walks[1], host, by_subgroup=True)
+            leave(k, walks[1], totals_of(k, second, within_subgroup=True), by_subgroup=True)
             pending, number = walks[:2], 3
         elif number <= len(walks):
             w = walk_columns(k, number, walks[number - 1])

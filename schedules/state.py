@@ -8,6 +8,7 @@ from typing import Any
 
 from tvm import tirx
 
+from tirx_reduce.facts_keep import Walks
 from tirx_reduce.program import Const, Expr, Load, RowProgram, Sym, walk
 from tirx_reduce.values import Candidate
 
@@ -21,6 +22,7 @@ class Kernel:
     """What is known while a device function is written; it lives no longer than `kernel.emit`."""
 
     program: RowProgram
+    walks: Walks
     params: list[Any]
     """Parameters of the PrimFunc, by number."""
     symbols: dict[str, Any]
@@ -57,6 +59,8 @@ class Kernel:
     """Values of the row that are named already."""
     kept: dict[Expr, Any] = field(default_factory=dict)
     """Arrays of kept values."""
+    shared_arrays: list[Any] = field(default_factory=list)
+    """Those of them that are in threadgroup memory."""
     scale: dict[Expr, Any] = field(default_factory=dict)
     """Factors that make kept values those of the whole row."""
     ahead: dict[Expr, Any] = field(default_factory=dict)

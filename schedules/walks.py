@@ -9,6 +9,7 @@ from tvm import tirx
 
 from tirx_reduce.errors import Unsupported
 from tirx_reduce.program import ColIndex, Expr, Load
+from tirx_reduce.values import Candidate
 
 from . import passes
 from .collectives import combine
@@ -22,7 +23,7 @@ from .tir import SERIAL, UNROLLED, Block, cast, imm, load, translate
 IN_FLIGHT = 16
 # Scalars of weights that a lane may load ahead of a collective.
 AHEAD = 32
-# 32-bit registers of a multiprocessor (CUDA), and the share of a lane's that kept and early values may take together.
+# 32-bit registers of a multiprocessor (CUDA), and the share of a lane's that values outliving a walk may take.
 REGISTERS, SHARE = 65536, 0.5
 # Shared arrays above this take dynamic shared memory (CUDA), so that static ones stay under 48 KB.
 DYNAMIC_BYTES = 32 * 1024
@@ -76,7 +77,8 @@ def walk_columns(k: Kernel, number: int, plan: passes.Pass) -> Walk:
         w.stores[i] = stream(k, out.param, out.index, out.dtype, store=True)
     loops = Block()
     # Kept values live in registers only where every index of their array is a constant.
-    kind = UNROLLED if (plan.kept or plan.found) and k.candidate.reuse != "shared" else SERIAL
+    in_registers = any(all(a is not x for x in k.shared_arrays) for a in (*w.keeps.values(), *k.kept.values()))
+    kind = UNROLLED if in_registers else SERIAL
     for segment in k.geometry.segments():
         size = _chunk(k, segment)
         count = segment.count
@@ -110,15 +112,17 @@ def _start_accumulators(k: Kernel, w: Walk) -> None:
 def _start_keeps(k: Kernel, w: Walk) -> None:
     """Arrays that hold what this walk keeps; a value that takes another's place takes its array, too."""
     for i, value in enumerate(w.plan.kept):
+        dtype = memory_dtype(value.dtype, k.kind)
         if i < len(w.plan.found):
-            w.keeps[value] = k.kept[w.plan.found[i]]
-            continue
+            taken = k.kept[w.plan.found[i]]
+            if str(taken.ty.dtype) == dtype:
+                w.keeps[value] = taken
+                continue
         if value in k.ahead:
             w.keeps[value] = k.ahead.pop(value)
             continue
-        dtype = memory_dtype(value.dtype, k.kind)
         extent = k.geometry.rounds * k.candidate.vector
-        if k.candidate.reuse != "shared":
+        if k.candidate.reuse != "shared" or w.plan.found:
             w.keeps[value] = k.block.alloc(f"kept{i}", extent, dtype)
             continue
         extent *= k.candidate.threads
@@ -126,15 +130,24 @@ def _start_keeps(k: Kernel, w: Walk) -> None:
         if big and i:
             raise Unsupported("shared: two arrays of dynamic shared memory; needs one kept value a column")
         w.keeps[value] = k.block.alloc(f"kept{i}", extent, dtype, "shared.dyn" if big else "shared")
+        k.shared_arrays.append(w.keeps[value])
 
 
-def _kept_index(k: Kernel, turn: Any, v: Any) -> Any:
+def widens(candidate: Candidate, kind: str, columns: int | None) -> bool:
+    """Whether a float32 may be kept for every column where a 16-bit input was."""
+    if columns is None:
+        return False
+    scalars = -(-columns // (candidate.width * candidate.splits * candidate.vector)) * candidate.vector
+    return kind == "cuda" and scalars <= SHARE * REGISTERS / candidate.threads
+
+
+def _kept_index(k: Kernel, array: Any, turn: Any, v: Any) -> Any:
     """Where element `v` of round `turn` is kept.
 
     In threadgroup memory neighbouring lanes have neighbouring words, so that no two lanes meet in a bank.
     """
     scalar = turn * imm(k.candidate.vector) + v
-    if k.candidate.reuse != "shared":
+    if not any(array is a for a in k.shared_arrays):
         return scalar
     lane = k.lane if k.candidate.packing == 1 else k.slot * imm(k.candidate.width) + k.lane
     return scalar * imm(k.candidate.threads) + lane
@@ -158,7 +171,7 @@ def load_ahead(k: Kernel, later: tuple[passes.Pass, ...]) -> None:
         return
     wanted: dict[Load, None] = {}
     for plan in later:
-        wanted.update((l, None) for l in passes.column_loads(k.program, plan) if passes.is_vector(l))
+        wanted.update((l, None) for l in passes.column_loads(k.program, plan) if k.walks.is_vector(l))
     wanted = {l: None for l in wanted if l not in k.ahead}
     scalars = rounds * k.candidate.vector
     words = sum(scalars * tirx_bytes(memory_dtype(e.dtype, k.kind)) / 4 for e in (*wanted, *k.kept))
@@ -210,7 +223,7 @@ def _packets(k: Kernel, w: Walk, body: Block, segment: Segment, done: Any, size:
 
 def _staged(k: Kernel, w: Walk, l: Load, t: Turn, v: Any) -> Any:
     """Where element `v` of a packet is among those that were loaded."""
-    return _kept_index(k, t.turn, v) if t.stage[l] is w.keeps.get(l) else t.u * imm(k.candidate.vector) + v
+    return _kept_index(k, t.stage[l], t.turn, v) if t.stage[l] is w.keeps.get(l) else t.u * imm(k.candidate.vector) + v
 
 
 def _general_offset(k: Kernel, l: Load, packet: Any) -> Any:
@@ -252,7 +265,7 @@ def _element(k: Kernel, w: Walk, block: Block, t: Turn, v: Any, results: dict[in
         if e in k.known:
             return k.known[e]
         if e in k.kept:
-            value = read(k.kept[e], _kept_index(k, t.turn, v), e.dtype)
+            value = read(k.kept[e], _kept_index(k, k.kept[e], t.turn, v), e.dtype)
             return value * k.scale[e] if e in k.scale else value
         if e in k.ahead:
             return read(k.ahead[e], t.turn * imm(k.candidate.vector) + v, e.dtype)
@@ -268,9 +281,9 @@ def _element(k: Kernel, w: Walk, block: Block, t: Turn, v: Any, results: dict[in
     for e in w.plan.kept:
         if e in k.kept or (isinstance(e, Load) and t.stage.get(e, w.keeps[e]) is w.keeps[e]):
             if isinstance(e, Load) and e not in t.stage and e not in k.kept:
-                memo[e] = read(w.keeps[e], _kept_index(k, t.turn, v), e.dtype)
+                memo[e] = read(w.keeps[e], _kept_index(k, w.keeps[e], t.turn, v), e.dtype)
             continue
-        at = _kept_index(k, t.turn, v)
+        at = _kept_index(k, w.keeps[e], t.turn, v)
         block.store(w.keeps[e], at, to_memory(value(e), e.dtype, k.kind))
         memo[e] = read(w.keeps[e], at, e.dtype)
     for i in w.plan.reductions:
