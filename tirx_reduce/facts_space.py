@@ -309,6 +309,8 @@ class Space:
 
     def unravel(self, iters: Sequence[tuple[Any, Any]], flat: Any) -> dict[Any, Any]:
         """The indices of a flat one, by variable."""
+        if any(_is_const(e, 0) for _, e in iters):  # nothing is there, and TVM divides by no zero
+            return dict.fromkeys((v for v, _ in iters), ZERO)
         placed = {}
         for i, (var, extent) in enumerate(iters):
             inner = self.product(e for _, e in iters[i + 1 :])
