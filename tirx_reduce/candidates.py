@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
+from .facts_keep import Walks
 from .program import Access, Load, RowIndex, walk
 from .values import Candidate, DeviceLimits, RowFacts
 
@@ -108,14 +109,14 @@ def refusal(
 class _Needs:
     """What legality needs of a row program, looked up once for all candidates."""
 
-    widest: int
-    """Bytes of the widest element that is read or written along the columns."""
+    narrowest: int
+    """Bytes of the narrowest element along the columns: a packet of wider ones takes several accesses."""
     loose: tuple[tuple[str, int], ...]
     """Matrices whose rows are not dense: name, and what their starts are multiples of."""
     slot_bytes: int
     """Bytes that one subgroup hands to the others in a collective."""
-    accumulation_bytes: int
-    """Of the widest accumulator."""
+    kept_bytes: int
+    """Bytes of what is kept of one column, as it stands in memory."""
 
 
 def _needs(facts: RowFacts) -> _Needs:
@@ -128,10 +129,10 @@ def _needs(facts: RowFacts) -> _Needs:
     # A vector over the columns alone is read in scalars where a ragged row shifts it: it limits nothing.
     matrices = [(p, a) for p, _, a in along if any(isinstance(e, RowIndex) for e in walk(a.row))]
     return _Needs(
-        widest=max((item_bytes(dtype) for _, dtype, _ in along), default=1),
+        narrowest=min((item_bytes(dtype) for _, dtype, _ in along), default=1),
         loose=tuple((names.get(p, f"parameter {p}"), a.align) for p, a in matrices if not a.dense),
         slot_bytes=sum(item_bytes(d) for r in program.reductions for d in r.dtypes),
-        accumulation_bytes=max((item_bytes(d) for d in facts.accumulation), default=4),
+        kept_bytes=sum(item_bytes(v.dtype) for v in Walks(program).kept()),
     )
 
 
@@ -145,6 +146,7 @@ def _refusal(
         or _vector_refusal(candidate.vector, needs, limits, columns)
         or _split_refusal(candidate, limits, columns)
         or _reuse_refusal(candidate, facts, needs, limits)
+        or _resident_refusal(candidate, facts, needs, limits)
     )
 
 
@@ -197,8 +199,8 @@ def _vector_refusal(vector: int, needs: _Needs, limits: DeviceLimits, columns: i
         return f"vector: {vector} elements; the row has {columns}"
     if limits.kind == "metal" and vector > METAL_LANES:
         return f"vector: {vector} elements; limit {METAL_LANES} on metal"
-    if vector * needs.widest > VECTOR_BYTES:
-        return f"vector: {vector * needs.widest} bytes an access; limit {VECTOR_BYTES}"
+    if vector * needs.narrowest > VECTOR_BYTES:
+        return f"vector: {vector * needs.narrowest} bytes an access; limit {VECTOR_BYTES}"
     for name, align in needs.loose:
         if align % vector:
             return (
@@ -253,10 +255,31 @@ def _reuse_refusal(candidate: Candidate, facts: RowFacts, needs: _Needs, limits:
         if scalars > limits.private_scalars:
             return f"private: {scalars} scalars a lane; limit {limits.private_scalars}"
         return _shared_refusal(reuse, slots, limits.shared_bytes)
-    share = math.ceil(facts.columns / candidate.splits)
-    row_bytes = facts.kept * share * needs.accumulation_bytes
     room = max(limits.shared_bytes, limits.opt_in_shared_bytes)
-    return _shared_refusal(reuse, row_bytes * candidate.packing + slots, room)
+    return _shared_refusal(reuse, needs.kept_bytes * _lane_slots(candidate, facts.columns) + slots, room)
+
+
+def _lane_slots(candidate: Candidate, columns: int) -> int:
+    """Elements that the lanes of a group have room for: whole packets, one more where rows start unaligned."""
+    ragged = candidate.vector - 1 if columns % candidate.vector else 0
+    packets = math.ceil((columns + ragged) / candidate.vector)
+    rounds = math.ceil(packets / (candidate.width * candidate.splits))
+    return rounds * candidate.vector * candidate.threads
+
+
+def _resident_refusal(
+    candidate: Candidate, facts: RowFacts, needs: _Needs, limits: DeviceLimits
+) -> str | None:
+    if not candidate.resident:
+        return None
+    if limits.kind != "cuda" or limits.opt_in_shared_bytes == 0:
+        return f"resident: asynchronous copies on {limits.kind}; needs CUDA, sm_80 or later"
+    if candidate.reuse != "private" or candidate.packing > 1:
+        return f"resident: {candidate.reuse} with packing {candidate.packing}; needs private with packing 1"
+    if facts.columns is None or facts.columns % candidate.vector:
+        return f"resident: rows of {facts.columns or 'symbolic'} columns; needs a multiple of the vector"
+    row_bytes = needs.kept_bytes * _lane_slots(candidate, facts.columns)
+    return _shared_refusal("resident", row_bytes, limits.opt_in_shared_bytes)
 
 
 def _shared_refusal(reuse: str, needed: int, room: int) -> str | None:
