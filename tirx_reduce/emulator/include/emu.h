@@ -41,6 +41,7 @@ void emu_cluster_wait(int site);
 void emu_async_copy(int site, void* to, const void* from);
 void emu_async_commit();
 void emu_async_wait(int site);
+void emu_begin();
 emu_u32 emu_cluster_rank();
 emu_u32 emu_cluster_size();
 void emu_cluster_store(int site, void* slot, const void* value, int bytes, int rank);

@@ -483,8 +483,8 @@ EMU_ALWAYS void emu_syncwarp(int site, unsigned mask = ~0u) { emu_subgroup_barri
 
 // The emitter's helpers in assembly are skipped under this macro; what they do on the model stands here.
 #define TIRX_REDUCE_CPU_MODEL 1
-// A launch waits for the one before it: launches of the model never overlap.
-EMU_ALWAYS void tirx_reduce_begin() {}
+// Launches of the model never overlap; where a launch may, nothing of device memory is touched before this.
+EMU_ALWAYS void tirx_reduce_begin() { emu_begin(); }
 template <class T>
 EMU_RAW EMU_ALWAYS void emu_cluster_put(int site, T* slot, T value, int rank) {
   emu_cluster_store(site, slot, &value, sizeof(T), rank);

@@ -122,6 +122,7 @@ API void emu_where(int which, emu_index* out) {
   if (which == 2) *out = emu_index{g_l->block[0], g_l->block[1], g_l->block[2]};
   if (which == 3) *out = emu_index{g_l->grid[0], g_l->grid[1], g_l->grid[2]};
 }
+API void emu_begin() { g_cur->begun = true; }
 API emu_u32 emu_cluster_rank() { return g_rank; }
 API emu_u32 emu_cluster_size() { return g_groups; }
 API emu_u32 emu_lane() { return g_cur_id & 31; }

@@ -86,6 +86,7 @@ static void start_cluster(uint32_t first) {
       g_lane[id].sp = sp;
       g_lane[id].copies = 0;
       g_lane[id].arrived = g_lane[id].phase = false;
+      g_lane[id].begun = !g_l->dependent;
       g_lane[id].arrivals = g_lane[id].waits = 0;
       set_runnable(id);
     }

@@ -57,6 +57,7 @@ struct Launch {
   uint32_t order;  // 0 forward, 1 reverse, 2 random
   uint32_t dynamic_bytes;
   uint32_t cluster;  // groups that run together, neighbours along x
+  uint32_t dependent;  // starts while the launch before may still run
   uint64_t seed;
   uint64_t max_accesses;
   uint64_t module_lo, module_hi;  // constants of the kernel's own library
@@ -75,6 +76,7 @@ struct Lane {
   uint8_t bytes;
   uint8_t op;
   bool arrived;  // has arrived at the cluster barrier, which is not complete
+  bool begun;    // the launch before has ended, as far as this lane knows
   bool phase;    // has arrived and not yet waited
   uint16_t arrivals, waits;  // of the cluster barrier; what a lane did before its arrival n is ordered before wait n
   uint32_t mask, argument, flags;
