@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .counters import Counters, Limits
 from .errors import (
     BarrierDivergence,
     DataRace,
@@ -18,7 +19,6 @@ from .errors import (
 )
 from .host import emulate
 from .linter import Finding, checkers, lint
-from .machine import Counters, Limits
 from .run import Emulation, run_source
 
 __all__ = [

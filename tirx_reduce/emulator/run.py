@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,19 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import EmulatorError, LimitExceeded, NotWritten, OrderDependent, Uninitialized, UnsupportedSource
-from .machine import (
-    INPUT,
-    ORDERS,
-    Counters,
-    Library,
-    Limits,
-    Region,
-    Session,
-    default_limits,
-    machine,
-    poisoned,
-)
-from .text import Kernel, Parameter
+from .kernels import Kernel, Parameter
+from .machine import machine, poisoned
+from .scalars import FLOATS, c_scalar, pack
+from .session import INPUT, ORDERS, Counters, Library, Limits, Region, Session, default_limits
 
 Array = npt.NDArray[Any]
 
@@ -130,7 +120,7 @@ def _once(
     watch = -1
     for attempt in range(2):
         session = open_session(order)
-        session.machine.runtime.emu_reset()
+        session.runtime.emu_reset()
         regions: list[Region] = []
         for i, a in enumerate(held):
             if groups[i] != i:
@@ -262,7 +252,7 @@ def run_source(
                         f"parameter {p.name} needs a NumPy array, not {type(given[p.name]).__name__}"
                     )
                 role = "" if outputs is None else "out" if p.name in outputs else "in"
-                held.append(Held(p.name, given[p.name], p.granule, role, _FLOATS.get(p.type, "")))
+                held.append(Held(p.name, given[p.name], p.granule, role, FLOATS.get(p.type, "")))
         sizes = _three(grid, "grid"), _three(block, "block")
 
         def body(session: Session, regions: list[Region]) -> None:
@@ -273,7 +263,7 @@ def run_source(
             session.launch(chosen, values, sizes[0], sizes[1], dynamic_bytes, cluster)
 
         def open_session(order: str) -> Session:
-            return Session(model, library, order, seed, limits or default_limits(kind), once)
+            return Session(model.runtime, library, order, seed, limits or default_limits(kind), once)
 
         return execute(held, orders, numerics, open_session, body, kind, text)
 
@@ -306,65 +296,6 @@ def _by_name(library: Library, kernel: Kernel, arrays: Mapping[str, Any] | Seque
     if len(arrays) != len(names):
         raise EmulatorError(f"{len(arrays)} arguments; kernel {kernel.name} takes {', '.join(names)}")
     return dict(zip(names, arrays, strict=True))
-
-
-# Types whose arrays may be given as bits. Metal's `ushort` may be bfloat16, and counts as what the array is.
-_FLOATS = {
-    "float": "float32",
-    "half": "float16",
-    "__half": "float16",
-    "nv_bfloat16": "bfloat16",
-    "__nv_bfloat16": "bfloat16",
-}
-_C_SCALARS: dict[str, Any] = {
-    "int": ctypes.c_int32,
-    "uint": ctypes.c_uint32,
-    "unsigned int": ctypes.c_uint32,
-    "int32_t": ctypes.c_int32,
-    "uint32_t": ctypes.c_uint32,
-    "long": ctypes.c_int64,
-    "ulong": ctypes.c_uint64,
-    "int64_t": ctypes.c_int64,
-    "uint64_t": ctypes.c_uint64,
-    "long long": ctypes.c_int64,
-    "unsigned long long": ctypes.c_uint64,
-    "float": ctypes.c_float,
-    "double": ctypes.c_double,
-    "bool": ctypes.c_bool,
-    "char": ctypes.c_int8,
-    "signed char": ctypes.c_int8,
-    "uchar": ctypes.c_uint8,
-    "unsigned char": ctypes.c_uint8,
-    "int8_t": ctypes.c_int8,
-    "uint8_t": ctypes.c_uint8,
-    "short": ctypes.c_int16,
-    "ushort": ctypes.c_uint16,
-    "int16_t": ctypes.c_int16,
-    "uint16_t": ctypes.c_uint16,
-    "unsigned short": ctypes.c_uint16,
-}
-
-
-def c_scalar(type_name: str, value: Any) -> Any:
-    """A number as the C type of a parameter."""
-    if type_name in ("half", "__half"):
-        return ctypes.c_uint16(int(np.float16(value).view(np.uint16)))
-    if type_name in ("nv_bfloat16", "__nv_bfloat16"):
-        bits = int(np.float32(value).view(np.uint32))
-        return ctypes.c_uint16((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16 & 0xFFFF)
-    if type_name not in _C_SCALARS:
-        raise UnsupportedSource(f"a scalar parameter of type {type_name} is not known")
-    c = _C_SCALARS[type_name]
-    return c(float(value) if c in (ctypes.c_float, ctypes.c_double) else int(value))
-
-
-def pack(parameter: Parameter, values: Sequence[Any]) -> bytes:
-    """The bytes of a Metal argument struct: each member in 8 bytes, as TVM lays it out."""
-    out = b""
-    for f, value in zip(parameter.fields, values, strict=True):
-        data = bytes(c_scalar(f.type, value))
-        out += data + b"\0" * (8 - len(data))
-    return out
 
 
 def _scalar(p: Parameter, given: Mapping[str, Any]) -> Any:
