@@ -42,6 +42,7 @@ class Counters:
     """Shuffles and reductions, each once per subgroup."""
     subgroup_barriers: int
     cluster_barriers: int = 0
+    """Barriers of clusters, each once per cluster."""
     async_copies: int = 0
     async_bytes: int = 0
     """Bytes of asynchronous copies; they count as loads of device and stores of threadgroup memory, too."""

@@ -21,8 +21,8 @@ _AXES = ("x", "y", "z")
 # DLPack's numbers of the devices.
 DEVICE = {"metal": 8, "cuda": 2}
 
-_WITHOUT_VALUE = ("tirx.use_programtic_dependent_launch",)
-"""Launch tags for which the host passes nothing (TVM's own spelling)."""
+_DEPENDENT = "tirx.use_programtic_dependent_launch"
+"""The tag of a launch that may start before the one before has ended (TVM's own spelling); it has no value."""
 
 
 class LinkedHost:
@@ -123,7 +123,7 @@ class LinkedHost:
         session, kernel = self.session, self.library.source.kernel(name)
         if session is None:
             raise EmulatorError("a kernel is launched outside a call")
-        tags = [t for t in self.launches[name] if t not in _WITHOUT_VALUE]
+        tags = [t for t in self.launches[name] if t != _DEPENDENT]
         split = len(arguments) - len(tags)
         sizes = {"blockIdx": [1, 1, 1], "threadIdx": [1, 1, 1], "clusterCtaIdx": [1, 1, 1]}
         dynamic = 0
@@ -135,14 +135,17 @@ class LinkedHost:
                 dynamic = int(value)
             else:
                 raise UnsupportedSource(f"the launch parameter {tag} is not modelled", kernel=name)
-        grid, block = sizes["blockIdx"], sizes["threadIdx"]
+        grid, block, cluster = sizes["blockIdx"], sizes["threadIdx"], sizes["clusterCtaIdx"]
+        if cluster[1:] != [1, 1]:
+            raise UnsupportedSource(f"a cluster of {cluster} groups; the model knows those along x", kernel=name)
         session.launch(
             kernel,
             _values(kernel, list(arguments[:split])),
             (grid[0], grid[1], grid[2]),
             (block[0], block[1], block[2]),
             dynamic,
-            sizes["clusterCtaIdx"][0],
+            cluster[0],
+            _DEPENDENT in self.launches[name],
         )
 
     def call(self, session: Session, plan: list[Any], held: list[Held], regions: list[Region]) -> None:

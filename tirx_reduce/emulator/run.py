@@ -199,6 +199,7 @@ def run_source(
     *,
     dynamic_bytes: int = 0,
     cluster: int = 1,
+    dependent: bool = False,
     outputs: Sequence[str] | None = None,
     once: bool = True,
     seed: int = 0,
@@ -219,6 +220,7 @@ def run_source(
     kernel : name of the kernel, where the text has several.
     dynamic_bytes : threadgroup memory that the launch adds.
     cluster : groups along x that form a thread-block cluster (CUDA).
+    dependent : whether the launch may start before the one before has ended (CUDA).
     outputs : names of the parameters that must be written completely, and once; all others must not be
         written. None: what the text stores to.
     once : whether a second write of an element is an error.
@@ -260,7 +262,7 @@ def run_source(
             values = [
                 address[p.name] if p.kind == "pointer" else _scalar(p, given) for p in chosen.parameters
             ]
-            session.launch(chosen, values, sizes[0], sizes[1], dynamic_bytes, cluster)
+            session.launch(chosen, values, sizes[0], sizes[1], dynamic_bytes, cluster, dependent)
 
         def open_session(order: str) -> Session:
             return Session(model.runtime, library, order, seed, limits or default_limits(kind), once)

@@ -110,6 +110,7 @@ class Session:
         block: tuple[int, int, int],
         dynamic: int = 0,
         cluster: int = 1,
+        dependent: bool = False,
     ) -> None:
         """Runs a kernel.
 
@@ -152,7 +153,7 @@ class Session:
         launch.grid[:], launch.block[:] = grid, block
         launch.order = ORDERS.index(self.order)
         launch.dynamic_bytes = dynamic
-        launch.cluster = cluster
+        launch.cluster, launch.dependent = cluster, dependent
         launch.seed = self.seed + 1
         launch.max_accesses = self.limits.max_accesses
         launch.module_lo, launch.module_hi = self.library.low, self.library.high

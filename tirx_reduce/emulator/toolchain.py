@@ -173,6 +173,8 @@ def build_kernel(program: str, kind: str, numerics: str, folder: Path, runtime: 
         "-fsanitize-recover=all",
         "-Werror=attributes",
         "-Werror=uninitialized",
+        # A lane has 64 KiB of stack.
+        "-Werror=frame-larger-than=32768",
         *_numerics_flags(numerics),
         "-shared",
         "-nostdlib",
