@@ -217,3 +217,21 @@ def test_cluster_that_the_grid_does_not_hold(splits: int) -> None:
 def test_rank_from_the_register() -> None:
     text = changed(CLUSTER, ("(BX & 3)", "((int)tvm_builtin_cluster_ctaid_x())"))
     run_cluster(text)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_dependent_launch_touches_nothing_before_it_begins(order: str) -> None:
+    late = changed(
+        CLUSTER,
+        ("  tirx_reduce_begin();\n", ""),
+        ("  float s = x;\n", "  tirx_reduce_begin();\n  float s = x;\n"),
+    )
+    for text in (late, changed(CLUSTER, ("  tirx_reduce_begin();\n", ""))):
+        run = (cuda(text), "cuda", rows(), ROWS * SPLITS, WIDTH)
+        emulator.run_source(*run, orders=(order,), cluster=SPLITS)
+        with pytest.raises(emulator.DataRace, match="tirx_reduce_begin") as caught:
+            emulator.run_source(*run, orders=(order,), cluster=SPLITS, dependent=True)
+        assert caught.value.buffer == "x_ptr"
+    emulator.run_source(
+        cuda(CLUSTER), "cuda", rows(), ROWS * SPLITS, WIDTH, orders=(order,), cluster=SPLITS, dependent=True
+    )

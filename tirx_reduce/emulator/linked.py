@@ -22,7 +22,7 @@ _AXES = ("x", "y", "z")
 DEVICE = {"metal": 8, "cuda": 2}
 
 _DEPENDENT = "tirx.use_programtic_dependent_launch"
-"""The tag of a launch that may start before the one before has ended (TVM's own spelling); it has no value."""
+"""The tag of a launch that may start before the one before has ended (TVM's own spelling); without a value."""
 
 
 class LinkedHost:
@@ -137,7 +137,9 @@ class LinkedHost:
                 raise UnsupportedSource(f"the launch parameter {tag} is not modelled", kernel=name)
         grid, block, cluster = sizes["blockIdx"], sizes["threadIdx"], sizes["clusterCtaIdx"]
         if cluster[1:] != [1, 1]:
-            raise UnsupportedSource(f"a cluster of {cluster} groups; the model knows those along x", kernel=name)
+            raise UnsupportedSource(
+                f"a cluster of {cluster} groups; the model knows those along x", kernel=name
+            )
         session.launch(
             kernel,
             _values(kernel, list(arguments[:split])),
