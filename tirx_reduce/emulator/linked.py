@@ -22,7 +22,7 @@ _AXES = ("x", "y", "z")
 DEVICE = {"metal": 8, "cuda": 2}
 
 _DEPENDENT = "tirx.use_programtic_dependent_launch"
-"""The tag of a launch that may start before the one before has ended (TVM's own spelling); without a value."""
+"""The tag, in TVM's spelling, of a launch that may start before the one before has ended; without a value."""
 
 
 class LinkedHost:
