@@ -193,6 +193,29 @@ def test_numerics_differ_where_they_should() -> None:
     assert results["fma"] == np.float32(float(a[0]) ** 2 + float(c)) != 0
 
 
+def test_fast_math_flushes_denormals_and_leaves_the_process_as_it_was() -> None:
+    x = np.full(32, 1e-39, np.float32)
+    for numerics, want in (("plain", 2e-39), ("fast", 0.0)):
+        y = np.ones(32, np.float32)
+        emulator.run_source(
+            cuda("  y[i] = x[i] + x[i];", "float* x, float* y"), "cuda", [x, y], 1, 32, numerics=numerics
+        )
+        assert y[0] == np.float32(want)
+        assert (x + x)[0] == np.float32(2e-39)
+
+
+def test_thread_array_of_a_loop_is_new_in_each_round() -> None:
+    body = (
+        "  float sum = 0.0f;\n  for (int c = 0; c < 2; ++c) {\n    float part[2];\n"
+        "    if (c == 0) part[1] = x[i];\n    sum = sum + part[1];\n  }\n  y[i] = sum;"
+    )
+    x, y = np.ones(32, np.float32), np.zeros(32, np.float32)
+    with pytest.raises(emulator.Uninitialized):
+        emulator.run_source(cuda(body, "float* x, float* y"), "cuda", [x, y], 1, 32)
+    emulator.run_source(cuda(body.replace("if (c == 0) ", ""), "float* x, float* y"), "cuda", [x, y], 1, 32)
+    assert (y == 2).all()
+
+
 def test_order_dependence_is_an_error() -> None:
     """Lanes that see each other's device writes under `once=False` differ from order to order, or race."""
     x, y = np.arange(64, dtype=np.float32), np.zeros(1, np.float32)

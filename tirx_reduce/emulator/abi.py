@@ -61,6 +61,7 @@ class Launch(ctypes.Structure):
         ("dynamic_bytes", _U32),
         ("cluster", _U32),
         ("dependent", _U32),
+        ("flush", _U32),
         ("seed", _U64),
         ("max_accesses", _U64),
         ("module_lo", _U64),

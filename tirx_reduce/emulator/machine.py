@@ -54,7 +54,7 @@ class Machine:
         handle = ctypes.CDLL(str(path))
         bounds = (_U64 * 2)()
         handle.emu_range(bounds)
-        return Library(source, path, handle, int(bounds[0]), int(bounds[1]))
+        return Library(source, path, handle, int(bounds[0]), int(bounds[1]), numerics)
 
 
 _LIBRARIES: dict[tuple[str, str, str], Library] = {}

@@ -54,6 +54,7 @@ class Library:
     handle: ctypes.CDLL
     low: int
     high: int
+    numerics: str
 
 
 @dataclass(slots=True)
@@ -158,6 +159,7 @@ class Session:
         launch.max_accesses = self.limits.max_accesses
         launch.module_lo, launch.module_hi = self.library.low, self.library.high
         launch.watch = self.watch
+        launch.flush = self.library.numerics == "fast"
         if 0 in grid:
             return
         result = self.runtime.emu_launch(ctypes.byref(launch))

@@ -127,5 +127,10 @@ API emu_u32 emu_cluster_rank() { return g_rank; }
 API emu_u32 emu_cluster_size() { return g_groups; }
 API emu_u32 emu_lane() { return g_cur_id & 31; }
 API emu_u32 emu_subgroup() { return g_cur_id >> 5; }
-API void* emu_local(int id) { return reinterpret_cast<void*>(g_local_lo + g_local_off[id]); }
+// A thread array, as its declaration is met: nothing is written in it yet, in a loop each time anew.
+API void* emu_local(int id) {
+  uint64_t* words = reinterpret_cast<uint64_t*>(g_local_lo + g_local_off[id]);
+  for (uint64_t i = 0; i < (g_l->locals[id].bytes + 7) / 8; ++i) words[i] = 0x0001000100010001ull * EMU_POISON16;
+  return words;
+}
 API void* emu_shared(int id) { return reinterpret_cast<void*>(g_shared_base + g_rank * g_shared_step + g_shared_off[id]); }

@@ -26,3 +26,26 @@ asm(".text\n.globl " SYM("emu_swap") "\n" SYM("emu_swap") ":\n"
 #else
 #error "the CPU model knows x86-64 and aarch64"
 #endif
+
+// Denormal floats as zero, or as the process had it: TVM's fast math flushes them on both back ends.
+static uint64_t float_mode() {
+#if defined(__x86_64__)
+  return __builtin_ia32_stmxcsr();
+#else
+  uint64_t mode;
+  asm volatile("mrs %0, fpcr" : "=r"(mode));
+  return mode;
+#endif
+}
+static void set_float_mode(uint64_t mode) {
+#if defined(__x86_64__)
+  __builtin_ia32_ldmxcsr(uint32_t(mode));
+#else
+  asm volatile("msr fpcr, %0" : : "r"(mode));
+#endif
+}
+#if defined(__x86_64__)
+static const uint64_t kFlush = 0x8040;
+#else
+static const uint64_t kFlush = 1ull << 24;
+#endif

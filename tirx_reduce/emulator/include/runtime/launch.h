@@ -59,10 +59,6 @@ static void forget_copies() {
 static void start_cluster(uint32_t first) {
   g_block_tick = ++g_tick;
   g_cluster_arrived = 0;
-  uint64_t pattern = 0x0001000100010001ull * EMU_POISON16;
-  uint64_t* frame = reinterpret_cast<uint64_t*>(g_local_base);
-  if (g_l->n_locals)
-    for (uint64_t i = 0; i < g_frame_bytes * g_subs * 32 / 8; ++i) frame[i] = pattern;
   for (uint32_t r = 0; r < g_groups; ++r) {
     uint32_t b = first + r;
     g_group[r].at = emu_index{b % g_l->grid[0], b / g_l->grid[0] % g_l->grid[1], b / g_l->grid[0] / g_l->grid[1]};
@@ -161,6 +157,8 @@ API int emu_launch(Launch* l) {
     at = random_below(uint32_t(clusters));
     step = prime_step(clusters);
   }
+  uint64_t mode = float_mode();
+  if (l->flush) set_float_mode(mode | kFlush);
   for (uint64_t n = 0; n < clusters; ++n) {
     uint64_t c = l->order == 1 ? clusters - 1 - n : l->order == 2 ? (at + n * step) % clusters : n;
     start_cluster(uint32_t(c * g_groups));
@@ -171,6 +169,7 @@ API int emu_launch(Launch* l) {
     if (g_failed) break;
     if (stores_outlive_group()) break;
   }
+  set_float_mode(mode);
   g_cur = nullptr;
   g_l = nullptr;
   return g_failed ? 1 : 0;

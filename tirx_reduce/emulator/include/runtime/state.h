@@ -58,6 +58,7 @@ struct Launch {
   uint32_t dynamic_bytes;
   uint32_t cluster;  // groups that run together, neighbours along x
   uint32_t dependent;  // starts while the launch before may still run
+  uint32_t flush;  // denormal floats count as zero, as under fast math
   uint64_t seed;
   uint64_t max_accesses;
   uint64_t module_lo, module_hi;  // constants of the kernel's own library
