@@ -114,7 +114,7 @@ class Workload:
     cast_dtypes: tuple[str, ...] = ("float16",)
     """Dtypes whose expression holds those casts."""
     scale: str = "row"
-    """What errors are relative to: the own `value`, the largest of the `row`, or `sum` or `mean` of |x|."""
+    """What errors are relative to: the own `value`, the `row`'s largest, `sum` or `mean` of magnitudes."""
     exact: bool = False
     """Outputs must be equal (indices, comparisons)."""
 

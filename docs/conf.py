@@ -26,6 +26,7 @@ nb_execution_timeout = 240
 # Pages write files: each in a folder of its own.
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True
+nb_execution_show_tb = True
 nb_merge_streams = True
 
 napoleon_google_docstring = False
@@ -33,6 +34,9 @@ autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 
 exclude_patterns = ["_build", "**/.jupyter_cache", "_generated"]
+# The page of a study comes with its records.
+suppress_warnings = ["toc.empty_glob"]
+
 html_theme = "furo"
 html_title = f"tirx-reduce {__version__}"
 html_static_path = ["_static"]
@@ -40,4 +44,5 @@ html_css_files = ["wide.css"]
 
 # The cells call `tirx-reduce` and `python` of the environment that builds this, without colours.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # for `import console`
 os.environ["NO_COLOR"] = "1"
