@@ -19,6 +19,8 @@ from .errors import ReduceError
 NAMESPACE = "tirx_reduce"
 KINDS = {"cuda": "cuda", "mps": "metal"}
 """Torch's device types and the target kinds that run there."""
+ALIGNMENT_BYTES = 16
+"""The widest access of a CUDA kernel; the rows of a slice may start anywhere, and TVM's host function does not ask."""
 
 _DTYPES = {
     torch.float32: "float32",
@@ -148,6 +150,11 @@ def _check(workload: Workload, tensors: tuple[torch.Tensor, ...]) -> tuple[str, 
             raise ReduceError(
                 f"{where} has strides {tuple(tensor.stride())} for shape {tuple(tensor.shape)}; "
                 "needs a contiguous tensor (.contiguous() makes a copy)"
+            )
+        if KINDS[tensor.device.type] == "cuda" and tensor.data_ptr() % ALIGNMENT_BYTES:
+            raise ReduceError(
+                f"{where} starts {tensor.data_ptr() % ALIGNMENT_BYTES} bytes behind a multiple of {ALIGNMENT_BYTES}; "
+                "needs a tensor of its own (.clone() makes one)"
             )
         if tensor.is_conj() or tensor.is_neg():
             raise ReduceError(f"{where} is a lazy conjugate or negative; needs .resolve_neg() first")

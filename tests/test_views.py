@@ -1,0 +1,172 @@
+"""Offsets, strides, slices, misaligned starts, aliasing: right, or refused by an error before any launch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm_ffi
+from tvm import te, tirx, topi
+
+from tests.faults import fault, func, layer_norm, np_layer_norm, np_rms_norm, np_softmax, rms_norm, softmax
+from tests.launch import TARGETS, Kernel, check, narrow, run, wide
+from tirx_reduce import emulator
+from tirx_reduce.emulator import EmulatorError, linked
+from tirx_reduce.errors import ReduceError
+from tirx_reduce.schedules import build, force, lower, plan
+from tirx_reduce.values import Candidate
+
+BOTH = pytest.mark.parametrize("target", TARGETS)
+
+
+def drawn(*shape: int, dtype: str = "float32") -> Any:
+    return narrow(np.random.default_rng(sum(shape)).standard_normal(shape), dtype)
+
+
+@pytest.fixture
+def tensors(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The tensors that the host function gets are changed by a function of their DLTensor."""
+
+    def install(change: Any) -> None:
+        class Changed(linked.DeviceTensor):
+            def __init__(self, shape: Any, dtype: Any, address: int, device: int) -> None:
+                super().__init__(shape, dtype, address, device)
+                change(self._managed.tensor, self._strides)
+                self.tensor = tvm_ffi.from_dlpack(self)
+
+        monkeypatch.setattr(linked, "DeviceTensor", Changed)
+
+    return install
+
+
+def _offset(tensor: Any, _: Any) -> None:
+    tensor.byte_offset = 64
+
+
+def _strided(_: Any, strides: Any) -> None:
+    strides[0] = 64
+
+
+@BOTH
+@pytest.mark.parametrize(("change", "text"), [(_offset, "byte_offset"), (_strided, "strides")])
+@fault("B39", "pytorch#131750", "row slice", "the host function checks offset, strides, shape, dtype and device of every tensor before the launch", "refused")
+@fault("B40", "mlx#657", "strides", "as B39; strides that the PrimFunc itself states are read into the index", "right or refused")
+def test_views_are_refused_before_the_launch(change: Any, text: str, target: str, tensors: Any) -> None:
+    x = drawn(4, 32)
+    kernel = Kernel(func(softmax, x), target)
+    tensors(change)
+    with pytest.raises(EmulatorError, match=f"the host function refused the call: .*a0.{text}"):
+        kernel.run(x)
+
+
+@BOTH
+def test_a_wrong_shape_is_refused_before_the_launch(target: str) -> None:
+    kernel = Kernel(func(softmax, drawn(4, 32)), target)
+    with pytest.raises(EmulatorError, match=r"refused the call: .*(shape|strides)"):
+        emulator.emulate(kernel.executable, drawn(4, 31), drawn(4, 32), target=target)
+    with pytest.raises(EmulatorError, match=r"refused the call: .*dtype"):
+        emulator.emulate(kernel.executable, drawn(4, 32, dtype="float16"), drawn(4, 32), target=target)
+
+
+@BOTH
+@fault("B39", "pytorch#131750", "row slice", "rows 1:3 as a tensor of their own, or as a slice in the PrimFunc, are those rows")
+def test_slices_in_the_primfunc(target: str) -> None:
+    x = np.array([[1, 2, 3, 4], [10, 20, 40, 80], [5, 5, 5, 6]], np.float32)
+
+    def sliced(v: Any) -> Any:
+        rows = te.compute((2, 4), lambda i, j: v[i + 1, j], name="rows")
+        return layer_norm(1e-5, False, False)(rows)
+
+    (y,) = run(func(sliced, x), target, x)
+    check(y, np_layer_norm(wide(x[1:]), 1e-5))
+
+
+@BOTH
+@fault("B40", "mlx#657", "strides", "columns 0:2 and transposes as the PrimFunc reads them")
+def test_strides_in_the_primfunc(target: str) -> None:
+    x = drawn(4, 4)
+    (y,) = run(func(lambda v: softmax(te.compute((4, 2), lambda i, j: v[i, j], name="cut")), x), target, x)
+    check(y, np_softmax(wide(x[:, :2])))
+    assert y.sum() == pytest.approx(4.0, rel=1e-6)
+    x = drawn(64, 48)
+    turned = te.compute
+    (y,) = run(
+        func(lambda v: rms_norm(1e-5, False)(turned((48, 64), lambda i, j: v[j, i], name="t")), x), target, x
+    )
+    check(y, np_rms_norm(wide(x.T), 1e-5))
+    x = drawn(4, 4, 4)
+    (y,) = run(func(lambda v: topi.nn.softmax(topi.transpose(v, [0, 2, 1]), -1), x), target, x)
+    check(y, np_softmax(wide(x).transpose(0, 2, 1)))
+
+
+def with_input(f: Any, buffer: Any) -> Any:
+    """`f` with its first parameter laid out as `buffer`."""
+    old = f.params[0]
+    body = tvm_ffi.structural_map(f.body, (tirx.Var, lambda v: buffer if v.same_as(old) else v))
+    return tirx.PrimFunc([buffer, *f.params[1:]], body, None, f.attrs)
+
+
+@BOTH
+def test_strides_that_a_buffer_states(target: str) -> None:
+    """Either right or refused: never the row-major reading of a strided tensor."""
+    x = tirx.decl_buffer((4, 8), "float32", strides=[16, 1], name="x")
+    f = with_input(func(softmax, drawn(4, 8)), x)
+    try:
+        kernel_ = build(lower(f, plan(f, target)), target)
+    except ReduceError as refused:
+        assert "; needs" in str(refused)
+        return
+    y = np.zeros((4, 8), np.float32)
+    with pytest.raises(EmulatorError, match=r"refused the call: .*strides"):
+        emulator.emulate(kernel_, drawn(4, 8), y, target=target)
+
+
+@BOTH
+@pytest.mark.parametrize("reuse", ["reload", "private", "shared"])
+@pytest.mark.parametrize("build_", [softmax, rms_norm(1e-5, False)], ids=["softmax", "rms_norm"])
+def test_an_output_may_be_the_input(build_: Any, reuse: str, target: str) -> None:
+    """Every lane reads an element for the last time before it writes it.
+
+    Where packing leaves programs without a row, those read the last row again beside its writer, and write nothing:
+    a race without effect that the model would report, so the rows here fill their groups.
+    """
+    for n in (64, 67):
+        x = drawn(4, n)
+        want = np_softmax(wide(x)) if build_ is softmax else np_rms_norm(wide(x), 1e-5)
+        f = func(build_, x)
+        c = Candidate(width=32, packing=2, vector=4, reuse=reuse)
+        emulator.emulate(build(lower(f, force(f, c, target)), target), x, x, target=target, once=False)
+        check(x, want)
+
+
+@BOTH
+def test_a_partial_overlap_is_refused_by_the_model(target: str) -> None:
+    memory = drawn(5, 32)
+    kernel = Kernel(func(softmax, drawn(4, 32)), target)
+    with pytest.raises(EmulatorError, match="overlap in memory in part"):
+        emulator.emulate(kernel.executable, memory[:4], memory[1:], target=target)
+
+
+def test_a_misaligned_start_is_a_fault_of_the_model_and_refused_by_the_adapter(
+    tensors: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slice of rows is contiguous and starts anywhere; 16-byte accesses would fault in the driver."""
+    torch = pytest.importorskip("torch")
+    from tirx_reduce import torch as adapter
+    from tirx_reduce.bench.workloads import get_workload
+
+    def shifted(tensor: Any, _: Any) -> None:
+        tensor.data += 4
+
+    x = drawn(5, 33)
+    kernel = Kernel(func(softmax, x), "cuda")
+    tensors(shifted)
+    with pytest.raises(emulator.Misaligned):
+        kernel.run(x)
+    monkeypatch.setattr(adapter, "KINDS", {"cpu": "cuda"})
+    whole = torch.randn(6, 33)
+    assert adapter._check(get_workload("softmax"), (whole,))[1] == (6, 33)
+    with pytest.raises(ReduceError, match=r"softmax: x starts 4 bytes behind a multiple of 16; needs"):
+        adapter._check(get_workload("softmax"), (whole[1:],))
+
