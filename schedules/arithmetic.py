@@ -33,11 +33,19 @@ def prepare(program: RowProgram) -> RowProgram:
 
 
 def _near_one(program: RowProgram, divisor: Expr) -> bool:
-    """Whether 1 / divisor stays normal: a square root spans half of the exponents, a sum of exponentials is ≥ 1."""
+    """Whether 1 / divisor stays normal: a square root spans half of the exponents, a softmax's sum is from 1 to N."""
     if isinstance(divisor, Op):
         return divisor.name == "sqrt"
     if not isinstance(divisor, RowValue):
         return False
     reduction = program.reductions[divisor.reduction]
     element = reduction.elements[0]
-    return reduction.combiner == "sum" and isinstance(element, Op) and element.name in ("exp", "exp2")
+    if reduction.combiner != "sum" or not (isinstance(element, Op) and element.name in ("exp", "exp2")):
+        return False
+    # Without the row's maximum taken off, the sum may be as large as float32 goes.
+    exponent = element.args[0]
+    return isinstance(exponent, Op) and exponent.name == "sub" and _maximum(program, exponent.args[1])
+
+
+def _maximum(program: RowProgram, value: Expr) -> bool:
+    return isinstance(value, RowValue) and program.reductions[value.reduction].combiner == "max"

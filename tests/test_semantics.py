@@ -440,6 +440,22 @@ def test_a_row_of_zeros_has_a_scale_and_other_rows_do_not_see_an_infinity(target
         np.testing.assert_array_equal(q[i], np.clip(np.rint(x[i] / want), -127, 127))
 
 
+# --- cheaper arithmetic
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("numerics", NUMERICS)
+def test_a_sum_of_exponentials_without_their_maximum_is_divided_by(target: str, numerics: str) -> None:
+    """Its reciprocal would be subnormal, which fast math flushes: the row would be zeros."""
+    from tests.zoo_softmax import _naive
+
+    x = np.full((3, 24), -200, np.float32)
+    x[:, 0] = 87.9
+    (y,) = Kernel(topi_func(_naive, (x.shape, "float32")), target).run(x, numerics=numerics)
+    np.testing.assert_allclose(y[:, 0], 1, rtol=1e-6)
+    np.testing.assert_array_equal(y[:, 1:], 0)
+
+
 # --- masks
 
 
