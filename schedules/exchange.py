@@ -17,8 +17,8 @@ from .tir import Block, cast, imm, load
 from .walks import Walk
 
 
-def totals_of(k: Kernel, w: Walk, groups: int = 1, within_subgroup: bool = False) -> list[tuple[Any, ...]]:
-    """Fold this lane's chains, then the lanes of its subgroup, of its group, of `groups` groups of a cluster."""
+def totals_of(k: Kernel, w: Walk, groups: int = 1) -> list[tuple[Any, ...]]:
+    """Fold this lane's chains, then the lanes of its group, then `groups` groups of a cluster."""
     block = Block() if k.plain else k.block
     combiners = tuple(k.program.reductions[i].combiner for i in w.plan.reductions)
     partials = []
@@ -28,7 +28,7 @@ def totals_of(k: Kernel, w: Walk, groups: int = 1, within_subgroup: bool = False
         for chain in chains[1:]:
             total = named(block, combine(name, total, chain))
         partials.append(total)
-    totals = reduce_lanes(block, combiners, partials, _lanes(k, groups), f"slots{w.number}", within_subgroup)
+    totals = reduce_lanes(block, combiners, partials, _lanes(k, groups), f"slots{w.number}")
     k.begun = k.begun or groups > 1
     if k.plain:
         for i in w.plan.reductions:
@@ -65,24 +65,19 @@ def conclude(k: Kernel, w: Walk) -> None:
 
 
 def assume(k: Kernel, w: Walk, riders: dict[int, merge.Rider]) -> list[tuple[Any, ...]]:
-    """End a walk in its subgroup alone: what later reductions ride on is that of the subgroup for the time being."""
-    totals = totals_of(k, w, within_subgroup=True)
+    """End a walk in its group alone: what later reductions ride on is that of the group for the time being."""
+    totals = totals_of(k, w)
     ridden = {r.on: r for r in riders.values()}
     for i, (value,) in zip(w.plan.reductions, totals, strict=True):
-        k.known[RowValue(i, 0, "float32")] = k.block.settle("r", ridden[i].reference(value, parts_of(k)))
+        k.known[RowValue(i, 0, "float32")] = k.block.settle("r", ridden[i].reference(value, k.candidate.splits))
     return totals
-
-
-def parts_of(k: Kernel) -> int:
-    """Subgroups of a row."""
-    return k.candidate.splits * (k.candidate.width // k.subgroup)
 
 
 def settle_cluster(
     k: Kernel, first: Walk, a: list[tuple[Any, ...]], second: Walk, riders: dict[int, merge.Rider], columns: int
 ) -> None:
     """One exchange over the cluster for both walks; afterwards their row values are those of the whole row."""
-    b = totals_of(k, second, within_subgroup=True)
+    b = totals_of(k, second)
     lanes = _lanes(k, k.candidate.splits)
     parts = spread(k.block, [*a, *b], lanes, f"slots{second.number}")
     k.begun = True
@@ -106,11 +101,11 @@ def _settle(
     lanes: Lanes,
     read: Callable[[Block, int, Any], Any],
 ) -> None:
-    """The row values of two walks from the partial results of all subgroups of the row."""
-    # What was computed from this subgroup's values is stale.
+    """The row values of two walks from the partial results of all groups of the row."""
+    # What was computed from this group's values is stale.
     for e in [e for e in k.known if any(merge.depends(e, i) for i in first)]:
         del k.known[e]
-    count = parts_of(k)
+    count = k.candidate.splits
     _fold(k, first, lanes, count, lambda inside, i, index: read(inside, i, index))
 
     def corrected(inside: Block, j: int, index: Any) -> Any:
@@ -139,7 +134,7 @@ def _fold(
 
 
 def _rescale(k: Kernel, rider: merge.Rider, mine: Any, total: Any) -> None:
-    """Kept values that were computed from this subgroup's value get the factor that makes them the row's."""
+    """Kept values that were computed from this group's value get the factor that makes them the row's."""
     factor = rider.factor(mine, total)
     if factor is None:
         return
@@ -152,25 +147,18 @@ def _rescale(k: Kernel, rider: merge.Rider, mine: Any, total: Any) -> None:
 # --- by way of global memory -----------------------------------------------------------------------------------------
 
 
-def leave(k: Kernel, plan: passes.Pass, totals: list[tuple[Any, ...]], by_subgroup: bool = False) -> None:
-    """Leave the partial results of this group (or of each of its subgroups) for the next launch."""
-    if by_subgroup:
-        within = tirx.FloorMod(k.lane, imm(k.subgroup))
-        part = k.rank * imm(k.candidate.width // k.subgroup) + tirx.FloorDiv(k.lane, imm(k.subgroup))
-    else:
-        within, part = k.lane, k.rank
-    parts = parts_of(k) if by_subgroup else k.candidate.splits
-    at = cast(k.row, "int64") * imm(parts, "int64") + cast(part, "int64")
-    with k.block.when(tirx.EQ(within, imm(0))) as first:
+def leave(k: Kernel, plan: passes.Pass, totals: list[tuple[Any, ...]]) -> None:
+    """One lane leaves the partial results of its group for the next launch."""
+    at = cast(k.row, "int64") * imm(k.candidate.splits, "int64") + cast(k.rank, "int64")
+    with k.block.when(tirx.EQ(k.lane, imm(0))) as first:
         for i, total in zip(plan.reductions, totals, strict=True):
             for array, value in zip(k.workspace[i], total, strict=True):
                 first.store(array, at, value)
 
 
-def open_workspace(k: Kernel, plan: passes.Pass, host: Block, by_subgroup: bool = False) -> None:
-    """Arrays for the partial results of one walk, a value for each group (or subgroup) of each row."""
-    each = parts_of(k) if by_subgroup else k.candidate.splits
-    parts = cast(row_count(k), "int64") * imm(each, "int64")
+def open_workspace(k: Kernel, plan: passes.Pass, host: Block) -> None:
+    """Arrays for the partial results of one walk, a value for each group of each row."""
+    parts = cast(row_count(k), "int64") * imm(k.candidate.splits, "int64")
     for i in plan.reductions:
         arrays = [
             tirx.decl_buffer((parts,), dtype, name=f"part{i}_{item}", scope="global")
@@ -186,7 +174,7 @@ def recall(k: Kernel, riders: dict[int, merge.Rider], columns: int) -> None:
     if not k.workspace:
         return
     lanes = Lanes(width=k.subgroup, packing=1, subgroup=k.subgroup, lane=k.lane, program=k.slot, kind=k.kind)
-    parts = parts_of(k) if riders else k.candidate.splits
+    parts = k.candidate.splits
 
     def place(index: Any) -> Any:
         return cast(k.row, "int64") * imm(parts, "int64") + cast(index, "int64")

@@ -149,7 +149,7 @@ def _resident(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Rid
         raise Unsupported("resident groups with a row that cannot be prefetched; needs dense rows and whole packets of 16 bytes")
     ahead.open(k)
     # Weights are the same for every row: loaded once where registers allow.
-    load_ahead(k, walks)
+    load_ahead(k, walks, vectors=True)
     once = k.ahead
     with k.block.when(tirx.LT(begin, rows)) as some:
         issue(k, some, ahead, begin)
@@ -195,11 +195,11 @@ def _apart(kernel: Any, walks: tuple[passes.Pass, ...], together: dict[int, Ride
         pending = ()
         if number == 1 and together:
             first = walk_columns(k, 1, walks[0])
-            open_workspace(k, walks[0], host, by_subgroup=True)
-            leave(k, walks[0], assume(k, first, together), by_subgroup=True)
+            open_workspace(k, walks[0], host)
+            leave(k, walks[0], assume(k, first, together))
             second = walk_columns(k, 2, walks[1])
-            open_workspace(k, walks[1], host, by_subgroup=True)
-            leave(k, walks[1], totals_of(k, second, within_subgroup=True), by_subgroup=True)
+            open_workspace(k, walks[1], host)
+            leave(k, walks[1], totals_of(k, second))
             pending, number = walks[:2], 3
         elif number <= len(walks):
             w = walk_columns(k, number, walks[number - 1])

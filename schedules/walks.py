@@ -161,18 +161,18 @@ def _chunk(k: Kernel, segment: Segment) -> int:
     return max(1, min(size, segment.count))
 
 
-def load_ahead(k: Kernel, later: tuple[passes.Pass, ...]) -> None:
-    """Load the weights of later walks before the first collective, where that takes few registers.
+def load_ahead(k: Kernel, later: tuple[passes.Pass, ...], vectors: bool = False) -> None:
+    """Load what only later walks read before the first collective, where that takes few registers.
 
-    They do not depend on it, and on the smallest launches the wait for them is up to 15 % of the time.
+    Weights, most of all: they do not depend on it, and on the smallest launches the wait for them is up to 15 % of
+    the time. With `vectors` only what is the same for every row.
     """
     rounds = k.geometry.rounds
     if k.plain or k.candidate.reuse != "private" or not isinstance(rounds, int):
         return
-    wanted: dict[Load, None] = {}
-    for plan in later:
-        wanted.update((l, None) for l in passes.column_loads(k.program, plan) if k.walks.is_vector(l))
-    wanted = {l: None for l in wanted if l not in k.ahead}
+    loads = {l: None for plan in later for l in passes.column_loads(k.program, plan)}
+    wanted = [l for l in loads if l not in k.ahead and l not in k.kept and l.index.stride is not None]
+    wanted = [l for l in wanted if not vectors or k.walks.is_vector(l)]
     scalars = rounds * k.candidate.vector
     words = sum(scalars * tirx_bytes(memory_dtype(e.dtype, k.kind)) / 4 for e in (*wanted, *k.kept))
     if not wanted or len(wanted) * scalars > AHEAD or words > SHARE * REGISTERS / k.candidate.threads:
