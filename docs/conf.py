@@ -28,15 +28,13 @@ nb_execution_in_temp = True
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_merge_streams = True
+nb_render_markdown_format = "myst"
 
 napoleon_google_docstring = False
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 
 exclude_patterns = ["_build", "**/.jupyter_cache", "_generated"]
-# The page of a study comes with its records.
-suppress_warnings = ["toc.empty_glob"]
-
 html_theme = "furo"
 html_title = f"tirx-reduce {__version__}"
 html_static_path = ["_static"]
