@@ -444,9 +444,9 @@ def test_a_row_of_zeros_has_a_scale_and_other_rows_do_not_see_an_infinity(target
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("numerics", NUMERICS)
+@pytest.mark.parametrize("numerics", ["plain", "fma"])
 def test_a_sum_of_exponentials_without_their_maximum_is_divided_by(target: str, numerics: str) -> None:
-    """Its reciprocal would be subnormal, which fast math flushes: the row would be zeros."""
+    """Its reciprocal would be subnormal. (Fast math makes zeros of it with either: it divides by reciprocals itself.)"""
     from tests.zoo_softmax import _naive
 
     x = np.full((3, 24), -200, np.float32)
