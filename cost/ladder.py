@@ -120,6 +120,8 @@ def _wanted(shape: Shape, vector: int, limits: DeviceLimits) -> tuple[int, int, 
         if limits.max_cluster > 1:
             return (256, 8, "private") if shape.reductions > 1 else (256 if narrow else 512, 8, "shared")
         return 1024, 1, "reload"
+    if n > 40960 and limits.max_cluster > 1:
+        return 512, 2, "private"  # a group of 1024 lanes would spill
     if n > 20480:
         if narrow:
             return (256, 2, "private") if shape.reductions > 1 and limits.max_cluster > 1 else (512, 1, "private")
