@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+import shutil
 import subprocess
 from typing import Any
 
@@ -216,6 +218,15 @@ def test_thread_array_of_a_loop_is_new_in_each_round() -> None:
     assert (y == 2).all()
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors wrap")
+def test_division_that_the_processor_refuses_is_an_error_of_its_line() -> None:
+    text = cuda("  y[i] = x[i] / d;", "int* x, int* y, int d")
+    x, y = np.full(32, -(2**31), np.int32), np.zeros(32, np.int32)
+    with pytest.raises(emulator.Undefined, match="integer division") as caught:
+        emulator.run_source(text, "cuda", [x, y, -1], 1, 32)
+    assert "/ d" in text.split("\n")[caught.value.line - 1]
+
+
 def test_order_dependence_is_an_error() -> None:
     """Lanes that see each other's device writes under `once=False` differ from order to order, or race."""
     x, y = np.arange(64, dtype=np.float32), np.zeros(1, np.float32)
@@ -277,3 +288,33 @@ def test_texts_of_several_kernels_need_a_name() -> None:
     assert (y == 2).all()
     with pytest.raises(emulator.UnsupportedSource, match="no kernel 'third'"):
         emulator.run_source(text, "cuda", [y], 1, 32, kernel="third")
+
+
+@pytest.mark.skipif(shutil.which("clang++") is None, reason="clang++ is not installed")
+def test_clang_finds_and_counts_the_same(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.emulator_texts import BLOCK, GRID, PLANTS, arrays, render
+    from tirx_reduce.emulator import toolchain
+
+    shown = subprocess.run(["clang++", "--version"], capture_output=True, text=True, check=True).stdout
+    by_gcc = emulator.run_source(render("cuda"), "cuda", arrays(), GRID, BLOCK).counters["rows_kernel"]
+    clang = toolchain.Compiler(shutil.which("clang++") or "", shown.splitlines()[0], False)
+    monkeypatch.setattr(toolchain, "compiler", lambda: clang)
+    done = emulator.run_source(render("cuda"), "cuda", arrays(), GRID, BLOCK, cache_dir=tmp_path)
+    by_clang = done.counters["rows_kernel"]
+    assert (by_clang.loads["device"], by_clang.stores["device"]) == (
+        by_gcc.loads["device"],
+        by_gcc.stores["device"],
+    )
+    for plant in [
+        p for p in PLANTS if p.name in ("misaligned load", "slot that nobody wrote", "endless loop")
+    ]:
+        with pytest.raises(tuple(getattr(emulator, n) for n in plant.faults.split())):
+            emulator.run_source(
+                render("cuda", plant.edits),
+                "cuda",
+                arrays(),
+                GRID,
+                BLOCK,
+                cache_dir=tmp_path,
+                limits=emulator.Limits(max_accesses=100000),
+            )

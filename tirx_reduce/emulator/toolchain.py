@@ -166,7 +166,8 @@ def build_kernel(program: str, kind: str, numerics: str, folder: Path, runtime: 
     c = compiler()
     arguments = [
         *_COMMON,
-        "-O1",
+        # clang looks at accesses only after it has merged, moved and dropped some.
+        "-O1" if c.gcc else "-O0",
         "-g1",
         *(_FAITHFUL if c.gcc else ()),
         _CHECKS[0],

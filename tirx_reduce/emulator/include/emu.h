@@ -27,6 +27,7 @@ typedef void (*emu_combine)(const char (*values)[16], emu_u32 mask, int lane, ch
 
 extern "C" {
 void* emu_local(int id);
+void* emu_copy(void* to, const void* from, emu_u64 bytes);
 void* emu_shared(int id);
 void emu_where(int which, emu_index* out);  // 0 thread, 1 block, 2 threads of a block, 3 blocks of the grid
 emu_u32 emu_lane();
@@ -152,3 +153,13 @@ EMU_RAW EMU_INLINE T emu_reduce(int site, emu_u32 mask, T v) {
   __builtin_memcpy(&r, out, sizeof(T));
   return r;
 }
+
+#if defined(__clang__) && !defined(EMU_RUNTIME)
+// clang copies structures by calls that it does not announce.
+extern "C" __attribute__((visibility("hidden"), no_sanitize("thread"))) inline void* memcpy(void* to, const void* from,
+                                                                                         emu_u64 bytes) {
+  return emu_copy(to, from, bytes);
+}
+extern "C" __attribute__((visibility("hidden"), used)) inline void* (*const emu_keep_memcpy)(void*, const void*, emu_u64) =
+    memcpy;
+#endif

@@ -1,8 +1,13 @@
 // Runtime of the CPU model: one fiber per lane, and a verdict on every memory access before it happens.
+#include <signal.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
+#if defined(__linux__)
+#include <ucontext.h>
+#endif
 
+#define EMU_RUNTIME 1
 #include "emu.h"
 
 #define API extern "C" __attribute__((visibility("default")))
@@ -18,4 +23,5 @@
 #include "runtime/copies.h"
 #include "runtime/lanes.h"
 #include "runtime/collectives.h"
+#include "runtime/signals.h"
 #include "runtime/launch.h"

@@ -48,6 +48,17 @@ CALLBACKS(8)
 CALLBACKS(16)
 API void __tsan_read_range(void* a, uint64_t n) { access<false>(uint64_t(a), int(n), PC); }
 API void __tsan_write_range(void* a, uint64_t n) { access<true>(uint64_t(a), int(n), PC); }
+// A copy of a structure, where the compiler makes it a call: a vector's alignment is its size.
+API void* emu_copy(void* to, const void* from, emu_u64 bytes) {
+  if (g_cur && (bytes == 8 || bytes == 16)) {
+    if (uint64_t(from) % bytes) misaligned(uint64_t(from), false, int(bytes), PC);
+    if (uint64_t(to) % bytes) misaligned(uint64_t(to), true, int(bytes), PC);
+  }
+  access<false>(uint64_t(from), int(bytes), PC);
+  access<true>(uint64_t(to), int(bytes), PC);
+  return memcpy(to, from, bytes);
+}
+API void* __tsan_memcpy(void* to, const void* from, emu_u64 bytes) { return emu_copy(to, from, bytes); }
 API void __tsan_vptr_update(void**, void*) {}
 API void __tsan_func_entry(void*) {}
 API void __tsan_func_exit() {}

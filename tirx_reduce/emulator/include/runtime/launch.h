@@ -158,6 +158,7 @@ API int emu_launch(Launch* l) {
     step = prime_step(clusters);
   }
   uint64_t mode = float_mode();
+  catch_signals();
   if (l->flush) set_float_mode(mode | kFlush);
   for (uint64_t n = 0; n < clusters; ++n) {
     uint64_t c = l->order == 1 ? clusters - 1 - n : l->order == 2 ? (at + n * step) % clusters : n;
@@ -170,6 +171,7 @@ API int emu_launch(Launch* l) {
     if (stores_outlive_group()) break;
   }
   set_float_mode(mode);
+  release_signals();
   g_cur = nullptr;
   g_l = nullptr;
   return g_failed ? 1 : 0;
