@@ -255,7 +255,7 @@ def test_compiled_kernels_are_kept(tmp_path: Any, monkeypatch: pytest.MonkeyPatc
     emulator.run_source(text, "cuda", [x, y], 1, 32, cache_dir=tmp_path)
     kept = {p.name for p in tmp_path.glob("*.so")}
     assert len(kept) == 2
-    machine._LIBRARIES.clear()
+    machine.machine(tmp_path).libraries.clear()
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("compiled again")

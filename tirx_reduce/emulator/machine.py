@@ -26,6 +26,8 @@ class Machine:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.lock = threading.RLock()
+        # Each is linked to this machine's runtime, and runs on no other.
+        self.libraries: dict[tuple[str, str, str], Library] = {}
         self.path = toolchain.build_runtime(folder)
         self.runtime = ctypes.CDLL(str(self.path))
         self.runtime.emu_region.argtypes = [_U64, _U32, _U32, ctypes.POINTER(ctypes.c_void_p)]
@@ -39,11 +41,11 @@ class Machine:
     def load(self, text: str, kind: str, numerics: str) -> Library:
         """Compiles a text, or takes it from the cache."""
         key = (text, kind, numerics)
-        if key not in _LIBRARIES:
-            if len(_LIBRARIES) > 512:
-                _LIBRARIES.clear()
-            _LIBRARIES[key] = self._load(text, kind, numerics)
-        return _LIBRARIES[key]
+        if key not in self.libraries:
+            if len(self.libraries) > 512:
+                self.libraries.clear()
+            self.libraries[key] = self._load(text, kind, numerics)
+        return self.libraries[key]
 
     def _load(self, text: str, kind: str, numerics: str) -> Library:
         source = read(text, kind)
@@ -55,9 +57,6 @@ class Machine:
         bounds = (_U64 * 2)()
         handle.emu_range(bounds)
         return Library(source, path, handle, int(bounds[0]), int(bounds[1]), numerics)
-
-
-_LIBRARIES: dict[tuple[str, str, str], Library] = {}
 
 
 def _compile_fault(message: str, source: Source) -> EmulatorError:
