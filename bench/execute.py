@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from tirx_reduce.bench.shapes import Shape, limit_rows, row_count, shape_text
@@ -107,9 +107,20 @@ def run_on_model(
 
 
 def _counters(emulation: Any) -> dict[str, int]:
-    found = emulation.counters
-    items = found.items() if hasattr(found, "items") else vars(found).items()
-    return {str(k): int(v) for k, v in items if isinstance(v, int)}
+    """All kernels together, those that are not zero: by memory space where there are several."""
+    out: dict[str, int] = {}
+    for counters in emulation.counters.values():
+        for name in (f.name for f in fields(counters)):
+            value = getattr(counters, name)
+            parts = (
+                {f"{space} {name}": n for space, n in value.items()}
+                if isinstance(value, dict)
+                else {name: value}
+            )
+            for key, n in parts.items():
+                if n:
+                    out[key] = out.get(key, 0) + int(n)
+    return out
 
 
 def rows_text(whole: Shape, ran: Shape) -> str:
