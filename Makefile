@@ -7,6 +7,10 @@ BIN := $(VENV)/bin
 # Exactly the release that was tested: a bare range may pull gigabytes of another build.
 TORCH ?= torch==2.13.0
 
+# What decides: analysis, legality, prices, refusals, and one whole way through.
+CORE_TESTS := $(addprefix tests/test_,values.py facts.py refusals.py candidates.py policies.py \
+    cost_registry.py cost_calibration.py cost_features.py device.py cli.py)
+
 .PHONY: run test lint types unit optimised docs dist clean
 
 run: $(VENV)/base.stamp
@@ -28,7 +32,7 @@ unit: $(VENV)/dev.stamp
 
 # Nothing may hang on `assert`: the core once more without them.
 optimised: $(VENV)/dev.stamp
-	$(BIN)/python -O -m pytest -q -m "not gpu and not slow" tests/optimised
+	$(BIN)/python -O -m pytest -q $(CORE_TESTS)
 
 docs: $(VENV)/docs.stamp
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html

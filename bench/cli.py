@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tirx_reduce import __version__
 from tirx_reduce.bench import cli_arguments, cli_study_arguments
@@ -23,7 +23,10 @@ INTERRUPTED = 130
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """Says what is wrong in one line; takes no shortened options, which more options could make ambiguous."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "allow_abbrev": False})
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2."""

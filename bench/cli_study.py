@@ -261,6 +261,29 @@ def study(args: argparse.Namespace) -> int:
     return 1 if failure else 0
 
 
+def report(args: argparse.Namespace) -> int:
+    """The tables of a study's folder, or of record files of the grid."""
+    from tirx_reduce.bench.grid_report import markdown, rows_of
+    from tirx_reduce.bench.study_report import study_report
+
+    folders = [r for r in args.records if Path(r).is_dir()]
+    if folders and len(args.records) > 1:
+        raise ReduceError(f"{folders[0]!r} is a folder beside other records; needs one folder, or files")
+    if folders:
+        text = study_report(Path(folders[0]))
+    else:
+        text = markdown(rows_of([existing(r) for r in args.records]))
+    if args.out is not None:
+        Path(args.out).write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+    if args.json:
+        print(json.dumps({"file": args.out, "markdown": text}))
+    elif args.out is None:
+        print(text)
+    else:
+        print(f"written to {args.out}")
+    return 0
+
+
 def _print_summary(args: argparse.Namespace, out: Path) -> int:
     summary = _summary(out)
     if args.json:

@@ -143,13 +143,20 @@ def _bench(parser: argparse.ArgumentParser) -> None:
 
 
 def _plot(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("kind", choices=("surface", "regret", "gains"), help="what to draw")
+    parser.add_argument("kind", choices=("surface", "regret", "gains", "roofline"), help="what to draw")
     parser.add_argument(
-        "records", nargs="+", help="surface, regret: a search; gains: a replay or a comparison"
+        "records",
+        nargs="+",
+        help="surface, regret: a search; gains: a replay or a comparison; roofline: the peers' grid",
     )
     parser.add_argument("--calibration", metavar="FILE", help="prices for surface and regret")
     parser.add_argument("--case", metavar="'OP SHAPE'", help="surface: which case (default: the first)")
     parser.add_argument("--out", required=True, metavar="FILE", help="FILE.png or FILE.svg")
+
+
+def _report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("records", nargs="+", help="folder of a study, or record files of the peers' grid")
+    parser.add_argument("--out", metavar="FILE", help="Markdown file (default: print)")
 
 
 STUDY_VERBS: tuple[Verb, ...] = (
@@ -218,8 +225,15 @@ STUDY_VERBS: tuple[Verb, ...] = (
         add_arguments=_study,
     ),
     Verb(
+        name="report",
+        summary="the records of a study or of the peers' grid as Markdown tables",
+        epilog="examples:\n  tirx-reduce report study --out study.md\n  tirx-reduce report grid.jsonl",
+        handler="cli_study:report",
+        add_arguments=_report,
+    ),
+    Verb(
         name="plot",
-        summary="draw records: price surface, predicted against measured, held-out gains",
+        summary="draw records: price surface, predicted against measured, gains, roofline",
         epilog="examples:\n  tirx-reduce plot gains replay.jsonl --out gains.svg\n"
         "  tirx-reduce plot surface search.jsonl --calibration calibration.json --out surface.png",
         handler="plot:main",

@@ -10,17 +10,8 @@ from typing import Any
 
 from tirx_reduce.bench.terminal import Style, number, table
 from tirx_reduce.describe import explain_program
+from tirx_reduce.describe_html import mapping as mapping
 from tirx_reduce.values import Candidate, CostEstimate, DeviceLimits, Features, GroupPlan, RowFacts
-
-
-def mapping(candidate: Candidate) -> str:
-    """`W=384 V=4 reload`, and what is not 1 beside it."""
-    extra = [
-        f"{letter}={value}"
-        for letter, value in (("P", candidate.packing), ("U", candidate.unroll), ("S", candidate.splits))
-        if value != 1
-    ]
-    return " ".join([f"W={candidate.width}", f"V={candidate.vector}", *extra, candidate.reuse])
 
 
 def priced(plan: GroupPlan) -> list[tuple[Candidate, CostEstimate]]:
@@ -54,10 +45,11 @@ def plan_lines(plan: GroupPlan, style: Style) -> list[str]:
     f = plan.features
     launch = f"{f.threadgroups} groups × {plan.width * plan.packing} threads"
     vector = count(plan.vector, "element")
+    resident = f", {plan.candidate.resident} resident programs" if plan.candidate.resident else ""
     lines = [
         style("plan  ", "bold") + style(mapping(plan.candidate), "green", "bold"),
         f"      width {plan.width} lanes a row, packing {plan.packing}, vector {vector}, "
-        f"unroll {plan.unroll}, reuse {plan.reuse}, splits {plan.splits}",
+        f"unroll {plan.unroll}, reuse {plan.reuse}, splits {plan.splits}{resident}",
         f"      {launch}; {count(f.passes, 'pass')}, {count(f.reductions, 'collective reduction')} a row",
         f"price {number(plan.estimate.kernel_score)} {plan.estimate.unit} by policy {plan.policy} "
         f"(local {number(plan.estimate.local)}, launch {number(plan.estimate.launch)})",

@@ -43,6 +43,10 @@ def main(args: argparse.Namespace) -> int:
             raise ReduceError(f"record file {name!r} is not there; needs one")
     if args.kind == "gains":
         count = gains(_summaries(args.records), out)
+    elif args.kind == "roofline":
+        from tirx_reduce.bench.grid_report import rows_of
+
+        count = roofline(rows_of(args.records), out)
     else:
         points = [p for name in args.records for p in read_points(Path(name), args.calibration)]
         count = surface(points, args.case, out) if args.kind == "surface" else regret(points, out)
@@ -211,6 +215,49 @@ def gains(summaries: Sequence[Mapping[str, Any]], out: Path) -> int:
             "GPU batch: reference ÷ candidate, above 1 is faster\n(median and observed range)", fontsize=9
         )
     return len(rows)
+
+
+_OPERATOR_MARKS = ("o", "s", "^", "D", "v", "P", "X")
+
+
+def roofline(rows: Sequence[Mapping[str, Any]], out: Path) -> int:
+    """Rate of each line of the grid over the bytes that it moves, ours beside the copy of the same bytes."""
+    lines = []
+    for row in rows:
+        ours = row["ours"].get(row["policy"], {})
+        copy = row["peers"].get("copy", {})
+        if "us" in ours and "us" in copy and row["copied_bytes"]:
+            moved = float(row["copied_bytes"])
+            lines.append((row["operator"], moved / 1e6, moved / ours["us"] / 1e3, moved / copy["us"] / 1e3))
+    if not lines:
+        raise ReduceError(
+            "no line of the grid has both a kernel of ours and the copy; needs finished records"
+        )
+    with _figure(out, 6.8, 4.6) as axes:
+        axes.plot(
+            [line[1] for line in lines],
+            [line[3] for line in lines],
+            color="grey",
+            linestyle="none",
+            marker="_",
+            markersize=12,
+            label="copy of the bytes",
+        )
+        for mark, operator in zip(_OPERATOR_MARKS, dict.fromkeys(line[0] for line in lines), strict=False):
+            mine = [line for line in lines if line[0] == operator]
+            axes.plot(
+                [line[1] for line in mine],
+                [line[2] for line in mine],
+                color="black",
+                linestyle="none",
+                marker=mark,
+                markerfacecolor="none",
+                label=operator,
+            )
+        axes.set(xscale="log", xlabel="bytes moved (MB)", ylabel="rate (GB/s)")
+        axes.set_ylim(bottom=0)
+        axes.legend(fontsize=8)
+    return len(lines)
 
 
 def _summaries(names: Sequence[str]) -> list[Mapping[str, Any]]:

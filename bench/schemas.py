@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
+
+from tirx_reduce.values import REUSES, Candidate, CostEstimate
 
 Schema = dict[str, Any]
 
@@ -31,17 +34,17 @@ def _or_null(kind: str) -> Schema:
     return {"type": [kind, "null"]}
 
 
-CANDIDATE = _object(
-    {
-        "width": INTEGER,
-        "packing": INTEGER,
-        "vector": INTEGER,
-        "unroll": INTEGER,
-        "reuse": {"enum": ["reload", "private", "shared"]},
-        "splits": INTEGER,
-    }
-)
-ESTIMATE = _object({"local": NUMBER, "launch": NUMBER, "kernel_score": NUMBER, "unit": STRING})
+_OF_TYPE = {"int": INTEGER, "float": NUMBER, "str": STRING, "bool": BOOLEAN}
+
+
+def _dataclass(kind: type) -> Schema:
+    # Annotations are texts, and the values are flat: what a class gains its schema gains.
+    return _object({f.name: _OF_TYPE[str(f.type)] for f in fields(kind)})
+
+
+CANDIDATE = _dataclass(Candidate)
+CANDIDATE["properties"]["reuse"] = {"enum": list(REUSES)}
+ESTIMATE = _dataclass(CostEstimate)
 PLAN: Schema = {
     "type": "object",
     "required": ["candidate", "estimate", "features", "format", "limits", "policy", "rejected"],
@@ -135,6 +138,7 @@ SCHEMAS: dict[str, Schema] = {
     "ablate": _object({"records": STRING, "summary": SUMMARY}),
     "compare": _object({"records": STRING, "summary": SUMMARY}),
     "study": _object({"folder": STRING, "steps": _list(STRING), "failure": _or_null("string")}),
+    "report": _object({"file": _or_null("string"), "markdown": STRING}),
     "plot": _object({"files": _list(STRING), "points": INTEGER}),
     "error": _object({"error": _object({"type": STRING, "message": STRING})}),
 }

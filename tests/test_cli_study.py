@@ -111,6 +111,42 @@ def test_plots_are_the_same_for_the_same_records(
     assert files[0].stat().st_size > 5000
 
 
+def test_the_grid_as_table_and_picture(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records = str(made / "grid.jsonl")
+    lines = (
+        "--operators",
+        "softmax",
+        "--shapes",
+        "8x64",
+        "--dtypes",
+        "float32",
+        "--rounds",
+        "2",
+        "--cold-mb",
+        "1",
+    )
+    who = ("--peers", "copy,eager,ours", "--policies", "analytic")
+    status, out, _ = call(capsys, "bench", "--grid", "peers", "--out", records, *STAND, *who, *lines)
+    assert status == 0
+    assert "| float32 softmax 8×64 |" in out
+    status, again, _ = call(capsys, "report", records, "--json")
+    assert check(json.loads(again), SCHEMAS["report"]) == []
+    assert json.loads(again)["markdown"].strip() == out.strip()
+    status, out, _ = call(capsys, "plot", "roofline", records, "--out", str(made / "roof.svg"))
+    assert (status, out) == (0, f"{made / 'roof.svg'}: 1 points\n")
+
+
+def test_a_study_as_tables(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = call(capsys, "report", str(made), str(made / "search.jsonl"))
+    assert status == 2
+    assert "is a folder beside other records; needs one folder, or files" in err
+    status, out, _ = call(capsys, "report", str(made), "--out", str(made / "study.md"))
+    assert (status, out) == (0, f"written to {made / 'study.md'}\n")
+    assert "softmax 8×160" in (made / "study.md").read_text(encoding="utf-8") or "regret" in (
+        made / "study.md"
+    ).read_text(encoding="utf-8")
+
+
 def test_bench_prints_four_figures(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = call(capsys, "bench", "softmax", "8x64", *STAND, *QUICK)
     assert status == 0
@@ -130,7 +166,7 @@ BAD = [
     (("search", "--out", "x.jsonl", "--batch-ms", "nan"), "argument --batch-ms: 'nan' is not read"),
     (
         ("search", "--out", "x.jsonl", "--target", "metal", "--rpc", "nowhere"),
-        "--rpc 'nowhere' is not read; needs HOST:PORT",
+        "--rpc without --key; needs both --key and --device-name",
     ),
     (
         ("search", "--out", "x.jsonl", "--target", "metal", "--rpc", "localhost:1"),

@@ -25,7 +25,7 @@ def plan_to_html(plan: GroupPlan) -> str:
     """
     features, limits = plan.features, plan.limits
     head = (
-        f"<b>{escape(_mapping(plan.candidate))}</b> by policy <code>{escape(plan.policy)}</code> "
+        f"<b>{escape(mapping(plan.candidate))}</b> by policy <code>{escape(plan.policy)}</code> "
         f"on {escape(limits.kind)}: {features.rows} rows × {features.columns} columns, "
         f"{features.threadgroups} groups × {plan.width * plan.packing} threads"
     )
@@ -37,10 +37,10 @@ def plan_to_html(plan: GroupPlan) -> str:
     if plan.extrapolated:
         notes.append("extrapolated: the calibration never saw this width")
     if plan.incumbent is not None and plan.incumbent != plan.candidate:
-        notes.append(f"the incumbent would take {escape(_mapping(plan.incumbent))}")
+        notes.append(f"the incumbent would take {escape(mapping(plan.incumbent))}")
     for (first, last), variant in plan.variants:
         end = "∞" if last is None else str(last)
-        notes.append(f"rows {first} to {end}: {escape(_mapping(variant.candidate))}")
+        notes.append(f"rows {first} to {end}: {escape(mapping(variant.candidate))}")
     parts = [f"<div>{head}</div>", f"<div>{price}</div>", *(f"<div>{note}</div>" for note in notes)]
     parts.append(_prices(plan))
     parts.append(_refusals(plan))
@@ -74,7 +74,7 @@ def _price_row(plan: GroupPlan, candidate: Candidate, estimate: CostEstimate) ->
         if is_it
     ]
     return [
-        _mapping(candidate),
+        mapping(candidate),
         _number(estimate.kernel_score),
         f"{estimate.kernel_score / plan.estimate.kernel_score:.3f}",
         _number(estimate.local),
@@ -91,7 +91,7 @@ def _refusals(plan: GroupPlan) -> str:
     kinds: dict[str, list[tuple[Candidate, str]]] = {}
     for candidate, reason in refused:
         kinds.setdefault(re.sub(r"\d+", "#", reason), []).append((candidate, reason))
-    rows = [[str(len(found)), found[0][1], _mapping(found[0][0])] for found in kinds.values()]
+    rows = [[str(len(found)), found[0][1], mapping(found[0][0])] for found in kinds.values()]
     rows.sort(key=lambda row: -int(row[0]))
     table = _table(["refused", "because (one example)", "such as"], rows)
     return f"<details><summary>{len(refused)} refused candidates</summary>{table}</details>"
@@ -118,11 +118,17 @@ def _is_number(text: str) -> bool:
     return bool(re.fullmatch(r"-?\d[\d.e+-]*", text))
 
 
-def _mapping(candidate: Candidate) -> str:
+def mapping(candidate: Candidate) -> str:
+    """`W=384 V=4 reload`, and what is not the usual beside it."""
     extra = [
         f"{letter}={value}"
-        for letter, value in (("P", candidate.packing), ("U", candidate.unroll), ("S", candidate.splits))
-        if value != 1
+        for letter, value, usual in (
+            ("P", candidate.packing, 1),
+            ("U", candidate.unroll, 1),
+            ("S", candidate.splits, 1),
+            ("R", candidate.resident, 0),
+        )
+        if value != usual
     ]
     return " ".join([f"W={candidate.width}", f"V={candidate.vector}", *extra, candidate.reuse])
 
