@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import hypothesis
 import pytest
+
+# The same examples in every run, and no verdict on speed: machines of CI share their cores.
+hypothesis.settings.register_profile("tirx-reduce", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("tirx-reduce")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
