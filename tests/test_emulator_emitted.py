@@ -14,7 +14,7 @@ import tirx_reduce as tr
 from tirx_reduce import emulator
 from tirx_reduce.bench.cohorts import HELD_OUT_SHAPES, TRAINING_SHAPES
 from tirx_reduce.bench.workloads import get_workload
-from tirx_reduce.emulator.mutate import without_barriers
+from tirx_reduce.emulator.mutate import with_looser_guards, without_barriers
 
 KINDS = ("metal", "cuda")
 CASES = [
@@ -103,3 +103,37 @@ def test_cluster_of_groups_is_right_and_needs_each_of_its_barriers() -> None:
             emulator.run_source(
                 mutant.text, "cuda", arrays, shape[0] * groups, 64, cluster=groups, orders=("forward",)
             )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_looser_guard_is_silently_wrong(kind: str) -> None:
+    """A tail of 58 lanes in the third round, kept in registers: every change is found, or changes nothing."""
+    workload, shape = get_workload("softmax"), (3, 1000)
+    func = workload.func(shape, "float32")
+    plan = tr.schedules.force(func, tr.Candidate(width=96, vector=4, reuse="private"), target(kind))
+    text = tr.schedules.build(tr.lower(func, plan), target(kind)).mod.imports[0].inspect_source()
+    names = [p.name for p in func.params]
+    found = 0
+    for mutant in with_looser_guards(text):
+        inputs, outputs = workload.inputs(shape), workload.empty(shape)
+        arrays = dict(zip(names, (*inputs, *outputs), strict=True))
+        try:
+            emulator.run_source(mutant.text, kind, arrays, shape[0], 96, orders=("forward",))
+        except emulator.EmulatorError:
+            found += 1
+        else:
+            assert workload.verify(outputs, inputs).ok, mutant
+    assert found >= 2
+
+
+def test_unscheduled_function_is_compiled_first() -> None:
+    workload, shape = get_workload("rms_norm"), (3, 257)
+    inputs, outputs = workload.inputs(shape), workload.empty(shape)
+    done = tr.emulate(workload.func(shape, "float32"), *inputs, *outputs, target="metal", orders=("forward",))
+    assert workload.verify(outputs, inputs).ok
+    assert done.orders == ("forward",)
+    limits = replace(tr.DeviceLimits(), max_threads=64)
+    wide = tr.schedules.force(workload.func(shape, "float32"), tr.Candidate(width=96), target("metal"))
+    executable = tr.schedules.build(tr.lower(workload.func(shape, "float32"), wide), target("metal"))
+    with pytest.raises(emulator.LimitExceeded, match="96 threads in a group; 64 are allowed"):
+        emulator.emulate(executable, *inputs, *outputs, limits=limits)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tirx_reduce.values import DeviceLimits
+
 from .abi import RawCounters
 
 SPACES = ("device", "threadgroup", "thread", "constant")
@@ -21,9 +23,17 @@ class Limits:
     """Loads and stores of one launch; beyond it a kernel counts as endless."""
 
 
-def default_limits(kind: str) -> Limits:
-    """Limits of an Apple GPU, or of compute capability 9.0 (227 KiB of shared memory)."""
-    return Limits() if kind == "metal" else Limits(shared_bytes=232448, max_arguments=1024)
+def limits_of(given: Limits | DeviceLimits | None, kind: str) -> Limits:
+    """What was passed as limits; None: an Apple GPU, or compute capability 9.0 (227 KiB of shared memory)."""
+    if given is None:
+        return Limits() if kind == "metal" else Limits(shared_bytes=232448, max_arguments=1024)
+    if isinstance(given, DeviceLimits):
+        return Limits(
+            max_threads=given.max_threads,
+            shared_bytes=max(given.shared_bytes, given.opt_in_shared_bytes),
+            max_arguments=given.max_arguments,
+        )
+    return given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from tirx_reduce.values import DeviceLimits
+
 from .errors import EmulatorError, UnsupportedSource
 from .linked import DEVICE, LinkedHost
 from .machine import Machine, machine
 from .run import Emulation, Held, execute
-from .session import ORDERS, Library, Limits, Region, Session, default_limits
+from .session import ORDERS, Library, Limits, Region, Session, limits_of
 from .tensors import BITS, dtype_of
 
 
@@ -27,7 +29,7 @@ def emulate(
     entry: str | None = None,
     outputs: Sequence[int] | None = None,
     once: bool = True,
-    limits: Limits | None = None,
+    limits: Limits | DeviceLimits | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
 ) -> Emulation:
     """Executes a compiled function on the CPU model of the GPU: host function, launches and kernels.
@@ -66,7 +68,7 @@ def emulate(
         held, plan = _hold(arrays, called, outputs)
 
         def open_session(order: str) -> Session:
-            return Session(model.runtime, library, order, seed, limits or default_limits(kind), once)
+            return Session(model.runtime, library, order, seed, limits_of(limits, kind), once)
 
         def body(session: Session, regions: list[Region]) -> None:
             called.call(session, plan, held, regions)

@@ -1,4 +1,4 @@
-"""Takes single barriers out of a device text: whoever checks kernels must notice each of them missing."""
+"""Device texts with one defect, which whoever checks kernels must notice: a barrier less, a looser guard."""
 
 from __future__ import annotations
 
@@ -43,6 +43,29 @@ def without_barriers(text: str) -> tuple[Mutant, ...]:
         lost = t.text[t.tokens[at].start : t.tokens[end].end]
         t.edit(at, end, "")
         mutants.append(Mutant(t.line(at), lost, t.edited()))
+    return tuple(mutants)
+
+
+# What a guard becomes when its border is off by one, or when it asks for less.
+_LOOSER = {"<": "<=", "==": "<=", "&&": "||"}
+
+
+def with_looser_guards(text: str) -> tuple[Mutant, ...]:
+    """One text for each comparison of the last kernel of `text` that lets more pass than it did.
+
+    A change that makes no difference (`i % 32 <= 0`) is among them.
+    """
+    whole = Text(text)
+    begins = [i for i, token in enumerate(whole.tokens) if token.text in ("kernel", "__global__")]
+    mutants: list[Mutant] = []
+    for i in range(begins[-1] if begins else 0, len(whole.tokens)):
+        old = whole.tokens[i].text
+        # The bracket of a template is no comparison.
+        if old not in _LOOSER or (old == "<" and whole.tokens[i - 1].text in ("as_type", "reinterpret_cast")):
+            continue
+        t = Text(text)
+        t.edit(i, i, _LOOSER[old])
+        mutants.append(Mutant(whole.line(i), old, t.edited()))
     return tuple(mutants)
 
 

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tirx_reduce.values import DeviceLimits
+
 from .errors import EmulatorError, LimitExceeded, NotWritten, OrderDependent, Uninitialized, UnsupportedSource
 from .kernels import Kernel, Parameter
 from .machine import machine, poisoned
 from .scalars import FLOATS, c_scalar, pack
-from .session import INPUT, ORDERS, Counters, Library, Limits, Region, Session, default_limits
+from .session import INPUT, ORDERS, Counters, Library, Limits, Region, Session, limits_of
 
 Array = npt.NDArray[Any]
 
@@ -203,7 +205,7 @@ def run_source(
     outputs: Sequence[str] | None = None,
     once: bool = True,
     seed: int = 0,
-    limits: Limits | None = None,
+    limits: Limits | DeviceLimits | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
 ) -> Emulation:
     """Executes one kernel of a device text on the CPU model; outputs are written in place.
@@ -225,7 +227,7 @@ def run_source(
         written. None: what the text stores to.
     once : whether a second write of an element is an error.
     seed : of the random order.
-    limits : what a launch may ask for; None: the device's.
+    limits : what a launch may ask for (`Limits` or `tirx_reduce.DeviceLimits`); None: the device's.
     cache_dir : where compiled kernels are kept; None: the user's cache folder.
 
     Returns
@@ -265,7 +267,7 @@ def run_source(
             session.launch(chosen, values, sizes[0], sizes[1], dynamic_bytes, cluster, dependent)
 
         def open_session(order: str) -> Session:
-            return Session(model.runtime, library, order, seed, limits or default_limits(kind), once)
+            return Session(model.runtime, library, order, seed, limits_of(limits, kind), once)
 
         return execute(held, orders, numerics, open_session, body, kind, text)
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from . import errors, toolchain
 from .abi import ArrayRow, Fault, Launch
-from .counters import Counters, Limits, add, default_limits
+from .counters import Counters, Limits, add, limits_of
 from .errors import EmulatorError, LimitExceeded
 from .kernels import Kernel, Source
 
-__all__ = ["Counters", "Library", "Limits", "Region", "Session", "default_limits"]
+__all__ = ["Counters", "Library", "Limits", "Region", "Session", "limits_of"]
 
 ORDERS = ("forward", "reverse", "random")
 
