@@ -107,6 +107,15 @@ def schedule_all(mod: tvm.IRModule) -> tvm.IRModule:
     return mod
 
 
+def _dataflow_lower_passes(target: tvm.target.Target) -> list[tvm.transform.Pass]:
+    if target.kind.name != "cuda":
+        return list(relax.pipeline.dataflow_lower_passes(target))
+    # TVM 0.27 looks for it in a package that does not export it.
+    from tvm.relax.backend.cuda import pipeline
+
+    return list(pipeline.dataflow_lower_passes(target))
+
+
 def relax_pipeline() -> tvm.transform.Pass:
     """The Relax pipeline `tirx_reduce`: TVM's default for the target, our pass before its scheduling."""
 
@@ -116,7 +125,7 @@ def relax_pipeline() -> tvm.transform.Pass:
         passes = [
             *relax.pipeline.library_dispatch_passes(target),
             *relax.pipeline.legalize_passes(target),
-            *relax.pipeline.dataflow_lower_passes(target),
+            *_dataflow_lower_passes(target),
             *relax.pipeline.finalize_passes(target),
         ]
         for number, each in enumerate(passes):
