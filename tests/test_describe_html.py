@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import pytest
+
 from tirx_reduce import schedules
 from tirx_reduce.bench.workloads import get_workload
 from tirx_reduce.describe_html import SHOWN, plan_to_html
+from tirx_reduce.facts import analyze
 from tirx_reduce.values import CostEstimate, GroupPlan
 
 VOID = {"br", "hr", "img"}
@@ -57,6 +60,20 @@ def test_names_are_escaped() -> None:
     assert "&lt;b&gt;&amp;" in html
     assert "<b>&" not in html
     assert "extrapolated" in html
+
+
+@pytest.mark.parametrize("name", ["softmax", "argmax", "add_rms_norm", "layer_norm"])
+def test_the_row_program_is_a_box_a_pass(name: str) -> None:
+    facts = analyze(get_workload(name).func((768, 6144)))
+    html = facts._repr_html_()
+    page = Balance()
+    page.feed(html)
+    page.close()
+    assert page.open == []
+    assert html.count("<small>pass ") == facts.passes
+    assert html.count("<small>in</small>") == html.count("<small>out</small>") == 1
+    assert ("kept: 1 value a column" in html) == (facts.kept == 1)
+    assert ("<small>row</small>" in html) == (name == "argmax")
 
 
 def test_notebooks_show_it() -> None:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from .values import Candidate, CostEstimate, GroupPlan
+from .describe import explain_program
+from .values import Candidate, CostEstimate, GroupPlan, RowFacts
 
 SHOWN = 12
 """Priced candidates in the open part of the table; the rest folds away."""
@@ -50,6 +51,52 @@ def plan_to_html(plan: GroupPlan) -> str:
     )
     parts.append(f"<div><small>{hard}</small></div>")
     return f'<div class="tirx-reduce-plan">{"".join(parts)}</div>'
+
+
+def facts_to_html(facts: RowFacts) -> str:
+    """The row program as a small diagram: inputs, a box a pass, outputs, what is kept on the way.
+
+    Parameters
+    ----------
+    facts : RowFacts
+        Of any function that `analyze` accepts.
+    """
+    head, *rest = explain_program(facts.program).splitlines()
+    boxes: list[tuple[str, list[str]]] = []
+    signature: list[str] = []
+    for line in rest:
+        text = line.strip()
+        if text.startswith("pass ") and text.endswith(":"):
+            boxes.append((text[:-1], []))
+        elif line.startswith("    ") and boxes:
+            boxes[-1][1].append(text)
+        elif boxes:
+            # What is written once a row, after the pass that it needs.
+            boxes.append(("row", [text]))
+        else:
+            signature.append(text)
+    kept = (
+        f"kept: {facts.kept} value{'s' if facts.kept != 1 else ''} a column" if facts.kept else "nothing kept"
+    )
+    between = f'<div style="text-align:center">↓ <small>{kept}</small></div>'
+    parts = [_box(title, lines) for title, lines in boxes]
+    inputs = [line for line in signature if not line.startswith("out ")]
+    outputs = [line for line in signature if line.startswith("out ")]
+    flow = between.join(parts)
+    return (
+        f'<div class="tirx-reduce-facts" style="display:inline-block"><div><b>{escape(head)}</b></div>'
+        f"{_box('in', [line.removeprefix('in').strip() for line in inputs])}"
+        f'<div style="text-align:center">↓</div>{flow}<div style="text-align:center">↓</div>'
+        f"{_box('out', [line.removeprefix('out').strip() for line in outputs])}</div>"
+    )
+
+
+def _box(title: str, lines: Sequence[str]) -> str:
+    body = "<br>".join(escape(line) for line in lines)
+    return (
+        '<div style="border:1px solid rgba(128,128,128,.6);border-radius:4px;padding:2px 10px">'
+        f"<small>{escape(title)}</small><br><code>{body}</code></div>"
+    )
 
 
 def _prices(plan: GroupPlan) -> str:

@@ -183,6 +183,12 @@ class RowFacts:
 
         return describe.facts_to_json(self)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from . import describe_html
+
+        return describe_html.facts_to_html(self)
+
 
 Verdict: TypeAlias = CostEstimate | str
 """The price of a candidate that lost, or the reason of its refusal."""
