@@ -87,6 +87,7 @@ def _explain_one(
         *drawn,
         "",
         *text.plan_lines(found, style),
+        *text.symbolic_lines(facts, found),
         text.limit_line(found.limits),
         "",
         *text.candidate_lines(found, style, None if args.all else args.top),

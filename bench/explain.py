@@ -62,6 +62,17 @@ def plan_lines(plan: GroupPlan, style: Style) -> list[str]:
     return lines
 
 
+def symbolic_lines(facts: RowFacts, plan: GroupPlan) -> list[str]:
+    """At which sizes a plan was priced where the function leaves them open."""
+    f = plan.features
+    lines = []
+    if facts.rows is None:
+        lines.append(f"      rows are symbolic: the price is that of {f.rows} rows")
+    if facts.columns is None:
+        lines.append(f"      columns are symbolic: the price is that of {f.columns} columns")
+    return lines
+
+
 def candidate_lines(plan: GroupPlan, style: Style, top: int | None) -> list[str]:
     """The table of prices; the winner is marked, and so is the incumbent."""
     rows = priced(plan)

@@ -241,6 +241,26 @@ def test_what_is_declined_is_explained(capsys: pytest.CaptureFixture[str], tmp_p
     assert out.splitlines()[1].strip() in err
 
 
+def test_symbolic_sizes_say_what_was_priced(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "symbolic.py"
+    file.write_text(
+        "from tvm import te, tirx, topi\n"
+        "m, n = tirx.Var('m', 'int64'), tirx.Var('n', 'int64')\n"
+        "x, y = te.placeholder((m, 4096), name='x'), te.placeholder((m, n), name='y')\n"
+        "rows = te.create_prim_func([x, topi.nn.softmax(x, axis=-1)])\n"
+        "both = te.create_prim_func([y, topi.nn.softmax(y, axis=-1)])\n",
+        encoding="utf-8",
+    )
+    status, out, _ = call(capsys, "explain", f"{file}:rows")
+    assert status == 0
+    assert "for each row of m, over 4096 columns:" in out
+    assert "rows are symbolic: the price is that of 1048576 rows" in out
+    assert "columns are symbolic" not in out
+    status, out, _ = call(capsys, "explain", f"{file}:both")
+    assert status == 0
+    assert "columns are symbolic: the price is that of 4096 columns" in out
+
+
 def test_limits_are_tightened(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = call(capsys, "plan", "softmax", "768x6144", "--max-threads", "256")
     assert status == 0
