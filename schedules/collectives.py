@@ -121,25 +121,23 @@ def reduce_lanes(
     partials: list[tuple[Any, ...]],
     lanes: Lanes,
     name: str,
+    within_subgroup: bool = False,
 ) -> list[tuple[Any, ...]]:
     """Every lane's partial results as those of the whole program, the same bits in every lane.
+
+    With `within_subgroup` they are those of the lane's subgroup alone.
 
     All of them share one exchange: before, a partial in every lane; after, the total in every lane, and
     at most one barrier between.
     """
     totals = _butterfly(block, combiners, partials, min(lanes.width, lanes.subgroup), lanes.kind)
+    if within_subgroup:
+        return totals
     if lanes.subgroups > 1:
-        totals = _across(block, combiners, totals, lanes, name)
+        totals = _folded(block, combiners, deposit(block, totals, lanes, name))
     if lanes.groups == 1:
         return totals
-    return [
-        _fold(
-            block,
-            c,
-            [tuple(block.bind("f", load(a, part.base + imm(i))) for a in part.arrays) for i in range(part.count)],
-        )
-        for c, part in zip(combiners, spread(block, totals, lanes, name), strict=True)
-    ]
+    return _folded(block, combiners, spread(block, totals, lanes, name))
 
 
 def _butterfly(
@@ -174,10 +172,17 @@ def _slots(
     return slots, imm(0) if lanes.parity is None else lanes.parity * imm(count)
 
 
-def _across(
-    block: Block, combiners: tuple[str, ...], values: list[tuple[Any, ...]], lanes: Lanes, name: str
-) -> list[tuple[Any, ...]]:
-    """Each subgroup's total to a slot of its own; after one barrier every lane folds the slots."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Partial results of one value, each in a slot of its own."""
+
+    arrays: tuple[Any, ...]
+    base: Any
+    count: int
+
+
+def deposit(block: Block, values: list[tuple[Any, ...]], lanes: Lanes, name: str) -> list[Parts]:
+    """Each subgroup's values to slots of their own; after one barrier all of the program's are there."""
     count = lanes.subgroups
     slots, base = _slots(block, values, lanes, count * lanes.packing, name)
     if lanes.packing > 1:
@@ -188,19 +193,19 @@ def _across(
             for buffer, v in zip(buffers, vs, strict=True):
                 inside.store(buffer, base + tirx.FloorDiv(lanes.lane, imm(lanes.subgroup)), v)
     block.barrier()
+    return [Parts(arrays=buffers, base=base, count=count) for buffers in slots]
+
+
+def _folded(block: Block, combiners: tuple[str, ...], parts: list[Parts]) -> list[tuple[Any, ...]]:
+    """Every lane folds all slots."""
     return [
-        _fold(block, c, [tuple(block.bind("f", load(b, base + imm(i))) for b in buffers) for i in range(count)])
-        for c, buffers in zip(combiners, slots, strict=True)
+        _fold(
+            block,
+            c,
+            [tuple(block.bind("f", load(a, p.base + imm(i))) for a in p.arrays) for i in range(p.count)],
+        )
+        for c, p in zip(combiners, parts, strict=True)
     ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """Partial results of one value that many subgroups left in an array, each in a place of its own."""
-
-    arrays: tuple[Any, ...]
-    base: Any
-    count: int
 
 
 def spread(block: Block, values: list[tuple[Any, ...]], lanes: Lanes, name: str) -> list[Parts]:

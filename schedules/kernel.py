@@ -22,7 +22,7 @@ from tirx_reduce.program import Const, RowProgram
 from tirx_reduce.values import Candidate
 
 from . import arithmetic, cluster, passes
-from .exchange import assume, conclude, leave, open_workspace, recall, settle_cluster, totals_of
+from .exchange import assume, conclude, join, leave, open_workspace, recall, settle_cluster, totals_of
 from .merge import Rider, riders
 from .prefetch import Prefetch, issue, receive
 from .row_values import row_outputs
@@ -116,9 +116,10 @@ def _row(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Rider]) 
     if together:
         first = walk_columns(k, 1, walks[0])
         load_ahead(k, walks[1:])
-        totals = assume(k, first, together)
+        assumed = assume(k, first, together)
         second = walk_columns(k, 2, walks[1])
-        settle_cluster(k, first, totals, second, together, _columns(k))
+        mine = join(k, first, assumed, second, together, _columns(k))
+        settle_cluster(k, first, second, mine, together, _columns(k))
         done = 2
     for number, plan in enumerate(walks[done:], done + 1):
         w = walk_columns(k, number, plan)
@@ -196,16 +197,17 @@ def _apart(kernel: Any, walks: tuple[passes.Pass, ...], together: dict[int, Ride
         if number == 1 and together:
             first = walk_columns(k, 1, walks[0])
             open_workspace(k, walks[0], host)
-            leave(k, walks[0], assume(k, first, together))
-            second = walk_columns(k, 2, walks[1])
             open_workspace(k, walks[1], host)
-            leave(k, walks[1], totals_of(k, second))
+            assumed = assume(k, first, together)
+            second = walk_columns(k, 2, walks[1])
+            mine = join(k, first, assumed, second, together, _columns(k))
+            leave(k, {i: (value,) for i, value in mine.items()})
             pending, number = walks[:2], 3
         elif number <= len(walks):
             w = walk_columns(k, number, walks[number - 1])
             if w.plan.reductions:
                 open_workspace(k, w.plan, host)
-                leave(k, w.plan, totals_of(k, w))
+                leave(k, dict(zip(w.plan.reductions, totals_of(k, w), strict=True)))
                 pending = (w.plan,)
             else:
                 row_outputs(k, w.plan)

@@ -38,6 +38,10 @@ class Rider:
             return tirx.Select(_is_minus_infinity(value), imm(0.0, "float32"), value)
         return value * imm(float(groups), "float32")
 
+    def base(self, total: Any) -> Any:
+        """A total of some groups as the base of what follows: a part of -inf alone counts from 0."""
+        return self.reference(total, 1) if self.rule == "exponential" else total
+
     def term(self, earlier: Any, own: Any, total: Any, groups: int, columns: int) -> Any:
         """One group's part of the later reduction, corrected to the row; a sum over groups is exact up to rounding."""
         if self.rule == "exponential":

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
-
 from tvm.backend.cuda.op import cuda_func_call
 
 from tirx_reduce.program import Access
