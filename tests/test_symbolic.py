@@ -152,6 +152,21 @@ def test_each_interval_has_its_plan(target: str) -> None:
     assert ROW_COUNTS[0] == 1
 
 
+@BOTH
+def test_names_play_no_part_in_a_plan(target: str) -> None:
+    """A plan from the memo, made for an equal function with other names, serves this one too."""
+    from tvm import te
+
+    plans = set()
+    for one, two, name in (("n", "m", "x"), ("m", "n", "y"), ("seq", "batch", "hidden_states")):
+        x = te.placeholder((symbol(one), symbol(two), 40), "float32", name=name)
+        f = te.create_prim_func([x, topi.nn.softmax(x, -1)])
+        p = plan(f, target)
+        lower(f, p)
+        plans.add(p.key)
+    assert len(plans) == 1
+
+
 @pytest.mark.slow
 @BOTH
 def test_relax_layer_norm_with_a_symbolic_hidden_size(target: str) -> None:

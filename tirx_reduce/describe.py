@@ -97,9 +97,15 @@ class _Table:
 
 
 def digest(program: RowProgram) -> str:
-    """SHA-256 of `program`, the same in every process; time and room grow with its distinct nodes only."""
+    """SHA-256 of `program`, the same in every process; time and room grow with its distinct nodes only.
+
+    Names of tensors and symbols play no part: TVM counts functions that differ in them alone as equal.
+    """
     table = _Table()
-    told = json.dumps([_program(program, table), table.nodes], sort_keys=True)
+    described = _program(program, table)
+    tensors = [{k: v for k, v in t.items() if k != "name"} for t in described["tensors"]]
+    nodes = [{k: v for k, v in n.items() if k != "name"} for n in table.nodes]
+    told = json.dumps([{**described, "tensors": tensors}, nodes], sort_keys=True)
     return hashlib.sha256(told.encode()).hexdigest()
 
 
