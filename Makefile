@@ -6,6 +6,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # Exactly the release that was tested: a bare range may pull gigabytes of another build.
 TORCH ?= torch==2.13.0
+# Test processes.
+JOBS ?= 2
 
 # What decides: analysis, legality, prices, refusals, and one whole way through.
 CORE_TESTS := $(addprefix tests/test_,values.py facts.py refusals.py candidates.py policies.py \
@@ -28,7 +30,7 @@ types: $(VENV)/dev.stamp
 	$(BIN)/mypy
 
 unit: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 # Nothing may hang on `assert`: the core once more without them.
 optimised: $(VENV)/dev.stamp
