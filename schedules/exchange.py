@@ -10,7 +10,7 @@ from tvm import tirx
 from tirx_reduce.program import RowValue
 
 from . import merge, passes
-from .collectives import Lanes, combine, deposit, gather, named, reduce_lanes, spread
+from .collectives import Lanes, Parts, combine, deposit, gather, named, reduce_lanes, spread
 from .row_values import held_dtypes, learn, start_of
 from .state import Kernel, row_count
 from .tir import Block, cast, imm, load
@@ -78,38 +78,50 @@ def assume(k: Kernel, w: Walk, riders: dict[int, merge.Rider]) -> list[Any]:
     return totals
 
 
-def join(
-    k: Kernel, first: Walk, a: list[Any], second: Walk, riders: dict[int, merge.Rider], columns: int
-) -> dict[int, Any]:
-    """Both walks' partial results for this group, one barrier after the second walk."""
+def _deposited(
+    k: Kernel, first: Walk, a: list[Any], second: Walk
+) -> tuple[Lanes, Callable[[Block, int, Any], Any]]:
+    """What every subgroup of this group found in both walks, after the one barrier."""
     b = [value for (value,) in totals_of(k, second, within_subgroup=True)]
-    order = (*first.plan.reductions, *second.plan.reductions)
     lanes = _lanes(k, 1)
-    if lanes.subgroups == 1:
-        return dict(zip(order, [*a, *b], strict=True))
-    parts = dict(zip(order, deposit(k.block, [(v,) for v in (*a, *b)], lanes, f"slots{second.number}"), strict=True))
+    parts = deposit(k.block, [(v,) for v in (*a, *b)], lanes, f"slots{second.number}")
+    return lanes, _reader(dict(zip((*first.plan.reductions, *second.plan.reductions), parts, strict=True)))
 
+
+def _reader(parts: dict[int, Parts]) -> Callable[[Block, int, Any], Any]:
     def read(inside: Block, i: int, index: Any) -> Any:
         return inside.bind("p", load(parts[i].arrays[0], parts[i].base + index))
 
+    return read
+
+
+def settle_group(
+    k: Kernel, first: Walk, a: list[Any], second: Walk, riders: dict[int, merge.Rider], columns: int
+) -> None:
+    """One barrier for both walks; afterwards their row values are those of the row."""
+    lanes, read = _deposited(k, first, a, second)
+    _settle(k, riders, columns, lanes, lanes.subgroups, read)
+
+
+def join(
+    k: Kernel, first: Walk, a: list[Any], second: Walk, riders: dict[int, merge.Rider], columns: int
+) -> dict[int, Any]:
+    """Both walks' partial results for this group of several."""
+    if k.candidate.width == k.subgroup:
+        b = [value for (value,) in totals_of(k, second, within_subgroup=True)]
+        return dict(zip((*first.plan.reductions, *second.plan.reductions), [*a, *b], strict=True))
+    lanes, read = _deposited(k, first, a, second)
     return _corrected(k, riders, columns // k.candidate.splits, lanes, lanes.subgroups, read)
 
 
 def settle_cluster(
-    k: Kernel, first: Walk, second: Walk, mine: dict[int, Any], riders: dict[int, merge.Rider], columns: int
+    k: Kernel, second: Walk, mine: dict[int, Any], riders: dict[int, merge.Rider], columns: int
 ) -> None:
     """One exchange over the cluster for both walks; afterwards their row values are those of the whole row."""
     lanes = _lanes(k, k.candidate.splits)
-    order = tuple(mine)
-    parts = dict(
-        zip(order, spread(k.block, [(mine[i],) for i in order], lanes, f"slots{second.number}"), strict=True)
-    )
+    parts = spread(k.block, [(value,) for value in mine.values()], lanes, f"slots{second.number}")
     k.begun = True
-
-    def read(inside: Block, i: int, index: Any) -> Any:
-        return inside.bind("p", load(parts[i].arrays[0], parts[i].base + index))
-
-    _settle(k, riders, columns, lanes, read)
+    _settle(k, riders, columns, lanes, k.candidate.splits, _reader(dict(zip(mine, parts, strict=True))))
 
 
 def _settle(
@@ -117,15 +129,16 @@ def _settle(
     riders: dict[int, merge.Rider],
     columns: int,
     lanes: Lanes,
+    count: int,
     read: Callable[[Block, int, Any], Any],
 ) -> None:
-    """The row values of two walks from the partial results of all groups of the row."""
+    """The row values of two walks from `count` partial results that make up the row."""
     ridden = tuple(dict.fromkeys(r.on for r in riders.values()))
     assumed = {i: k.known.get(RowValue(i, 0, "float32")) for i in ridden}
     # What was computed from the subgroup's values is stale.
     for e in [e for e in k.known if any(merge.depends(e, i) for i in ridden)]:
         del k.known[e]
-    for i, total in _corrected(k, riders, columns, lanes, k.candidate.splits, read, final=True).items():
+    for i, total in _corrected(k, riders, columns, lanes, count, read, final=True).items():
         learn(k, i, (total,))
     for rider in riders.values():
         if assumed[rider.on] is not None:
@@ -223,6 +236,7 @@ def recall(k: Kernel, riders: dict[int, merge.Rider], columns: int) -> None:
             riders,
             columns,
             lanes,
+            parts,
             lambda inside, i, index: inside.bind("p", load(k.workspace[i][0], place(index))),
         )
         return

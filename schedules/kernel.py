@@ -22,7 +22,7 @@ from tirx_reduce.program import Const, RowProgram
 from tirx_reduce.values import Candidate
 
 from . import arithmetic, cluster, passes
-from .exchange import assume, conclude, join, leave, open_workspace, recall, settle_cluster, totals_of
+from .exchange import assume, conclude, join, leave, open_workspace, recall, settle_cluster, settle_group, totals_of
 from .merge import Rider, riders
 from .prefetch import Prefetch, issue, receive
 from .row_values import row_outputs
@@ -33,8 +33,6 @@ from .walks import load_ahead, walk_columns, widens
 # Overlap the start of a launch with the end of the one before (CUDA, where clusters are). Measured on an H200: 0.3
 # to 0.8 µs less a launch at every size.
 OVERLAP = True
-# Exchange two reductions of a cluster at once.
-MERGE = True
 
 
 def emit(
@@ -97,7 +95,7 @@ def emit(
     k = kernel({}, candidate.splits > 1)
     if k.cluster:
         cluster.arrive(k.block)
-    if not k.cluster or not MERGE:
+    if not (k.cluster or candidate.merged) or candidate.width <= subgroup:
         together = {}
     if candidate.resident:
         return _resident(k, walks, together)
@@ -118,8 +116,11 @@ def _row(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Rider]) 
         load_ahead(k, walks[1:])
         assumed = assume(k, first, together)
         second = walk_columns(k, 2, walks[1])
-        mine = join(k, first, assumed, second, together, _columns(k))
-        settle_cluster(k, first, second, mine, together, _columns(k))
+        if k.cluster:
+            mine = join(k, first, assumed, second, together, _columns(k))
+            settle_cluster(k, second, mine, together, _columns(k))
+        else:
+            settle_group(k, first, assumed, second, together, _columns(k))
         done = 2
     for number, plan in enumerate(walks[done:], done + 1):
         w = walk_columns(k, number, plan)

@@ -311,4 +311,6 @@ def describe(candidate: Candidate) -> str:
     return (
         f"W={candidate.width} P={candidate.packing} V={candidate.vector} U={candidate.unroll} "
         f"S={candidate.splits} {candidate.reuse}"
+        + (f" resident={candidate.resident}" if candidate.resident else "")
+        + (" merged" if candidate.merged else "")
     )

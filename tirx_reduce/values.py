@@ -65,6 +65,8 @@ class Candidate:
     """Groups of one row."""
     resident: int = 0
     """Programs that stay on the device and take row after row, the next one prefetched; 0: one a row."""
+    merged: bool = False
+    """Two reductions meet in one exchange where the second can be corrected to the first (softmax, a variance)."""
 
     def __post_init__(self) -> None:
         if self.resident < 0:
