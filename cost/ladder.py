@@ -78,6 +78,8 @@ def steps(shape: Shape, limits: DeviceLimits) -> Iterator[Candidate]:
     seen: set[Candidate] = set()
     widest = 16 // shape.storage_bytes if limits.kind == "cuda" else 4
     vectors = [v for v in (8, 4, 2, 1) if v <= min(widest, shape.columns)]
+    # A row that does not start aligned costs more in partial packets than narrow accesses do.
+    vectors.sort(key=lambda v: shape.columns % v != 0)
     for vector in vectors:
         for candidate in _rungs(shape, vector, limits):
             if candidate not in seen:
@@ -86,13 +88,15 @@ def steps(shape: Shape, limits: DeviceLimits) -> Iterator[Candidate]:
 
 
 def _rungs(shape: Shape, vector: int, limits: DeviceLimits) -> Iterator[Candidate]:
-    width, splits, reuse = _wanted(shape, vector, limits)
+    width, splits, reuse, merged = _wanted(shape, vector, limits)
     packing = _packing(shape, width, limits) if splits == 1 else 1
 
-    def at(width: int, packing: int, reuse: str, splits: int = 1) -> Candidate:
-        return Candidate(width=width, packing=packing, vector=vector, reuse=reuse, splits=splits)
+    def at(width: int, packing: int, reuse: str, splits: int = 1, merged: bool = False) -> Candidate:
+        return Candidate(
+            width=width, packing=packing, vector=vector, reuse=reuse, splits=splits, merged=merged
+        )
 
-    yield at(width, packing, reuse, splits)
+    yield at(width, packing, reuse, splits, merged)
     for w in (width, *(w for w in (256, 384, 512, 768, 1024) if w > width)):
         if w <= limits.max_threads:
             yield at(w, packing if w == width else 1, "private")
@@ -110,40 +114,47 @@ def _rungs(shape: Shape, vector: int, limits: DeviceLimits) -> Iterator[Candidat
             yield at(w, 1, "reload")
 
 
-def _wanted(shape: Shape, vector: int, limits: DeviceLimits) -> tuple[int, int, str]:
-    """Width, groups and reuse for a row: the rungs themselves."""
+def _wanted(shape: Shape, vector: int, limits: DeviceLimits) -> tuple[int, int, str, bool]:
+    """Width, groups, reuse and whether two reductions meet at once: the rungs themselves."""
     n, few = shape.columns, shape.rows < (limits.cores or ASSUMED_CORES)
-    narrow = shape.storage_bytes < 4
+    narrow, two, clusters = shape.storage_bytes < 4, shape.reductions > 1, limits.max_cluster > 1
     if n > 65536 and few:
         return _few_long(shape, limits)
     if n > 65536:
-        if limits.max_cluster > 1:
-            return (256, 8, "private") if shape.reductions > 1 else (256 if narrow else 512, 8, "shared")
-        return 1024, 1, "reload"
-    if n > 40960 and limits.max_cluster > 1:
-        return 512, 2, "private"  # a group of 1024 lanes would spill
+        if not clusters:
+            return 1024, 1, "reload", False
+        return (256, 8, "private", False) if two else (256 if narrow else 512, 8, "shared", False)
+    if n > 40960 and clusters:
+        # A group of 1024 lanes would spill.
+        return (256, 4, "private", False) if vector == 1 else (512, 2, "private", False)
     if n > 20480:
-        if narrow:
-            return (256, 2, "private") if shape.reductions > 1 and limits.max_cluster > 1 else (512, 1, "private")
-        if shape.reductions > 1 and limits.max_cluster > 1:
-            return 512, 2, "private"
-        return 768, 1, "private"
-    if few and n > 8192 and not narrow and limits.max_cluster > 1:
-        return 768, 2, "private"
+        if narrow and clusters and two:
+            return 256, 2, "private", False
+        return (512 if narrow else 1024 if two else 768), 1, "private", two and not narrow
+    if few and n > 8192 and clusters and (not narrow or vector == 1):
+        return (768, 1, "private", True) if two and vector > 1 else (768, 2, "private", False)
     # Elements of one lane: few where the launch is latency, more where it is a stream of rows.
-    thin = shape.rows < 2 * (limits.cores or ASSUMED_CORES)
-    lane = 6 if thin and not few else 8 if n <= 4096 else 12 if n <= 8192 or few else 43
-    if narrow:
+    thin = shape.rows < 2 * (limits.cores or ASSUMED_CORES) and not few
+    merged = two and not few and n > 2048 and not narrow
+    lane: float
+    if narrow and vector > 1:
         lane = 8 if few and n <= 2048 else (12 if thin else 16) if n <= 4096 else 24 if n <= 8192 else 12 if few else 64
-    return _whole(n / lane, vector, n, limits), 1, "private"
+    elif thin and n <= 4096:
+        lane = 4 if merged else 6
+    else:
+        lane = (11 if narrow and n > 2048 else 8) if n <= 4096 else (16 if merged else 12) if n <= 8192 else 12 if few else 32 if merged else 43
+    return _whole(n / lane, vector, n, limits), 1, "private", merged
 
 
-def _few_long(shape: Shape, limits: DeviceLimits) -> tuple[int, int, str]:
+def _few_long(shape: Shape, limits: DeviceLimits) -> tuple[int, int, str, bool]:
     """Fewer rows than cores: each row over many groups, all of the device if need be."""
     if limits.max_cluster > 1:
-        return (256 if shape.rows == 1 and shape.storage_bytes >= 4 else 512), min(16, limits.max_cluster), "private"
+        wide = 512 if shape.reductions == 1 else 1024
+        if shape.rows == 1:
+            wide = 256 if shape.storage_bytes >= 4 else 512
+        return wide, min(16, limits.max_cluster), "private", False
     groups = max(1, (limits.cores or ASSUMED_CORES) // shape.rows)
-    return 512, min(32, 1 << (groups.bit_length() - 1)), "reload"
+    return 512, min(32, 1 << (groups.bit_length() - 1)), "reload", False
 
 
 def _whole(lanes: float, vector: int, columns: int, limits: DeviceLimits) -> int:
@@ -151,14 +162,15 @@ def _whole(lanes: float, vector: int, columns: int, limits: DeviceLimits) -> int
     subgroup = limits.subgroup_size
     most = min(limits.max_threads, 1024)
     if columns <= 512:
-        return min(subgroup, max(1, 1 << max(0, math.ceil(math.log2(max(1.0, columns / (2 * vector)))))))
+        held = 2 * vector if columns % 2 == 0 or vector > 1 else 8
+        return min(subgroup, max(1, 1 << max(0, math.ceil(math.log2(max(1.0, columns / held))))))
     step = subgroup if lanes <= 2 * subgroup else 2 * subgroup
     return max(subgroup, min(most, math.ceil(lanes / step) * step))
 
 
 def _packing(shape: Shape, width: int, limits: DeviceLimits) -> int:
     """Programs of a group: enough threads to fill one, none where every row can have a core to itself."""
-    threads = 128 if shape.storage_bytes >= 4 or shape.columns > 512 else 256
+    threads = 128 if shape.columns > 512 or (shape.storage_bytes >= 4 and shape.reductions == 1) else 256
     packing = max(1, min(threads, limits.max_threads) // width)
     packing = 1 << (packing.bit_length() - 1)
     cores = limits.cores or ASSUMED_CORES
