@@ -30,11 +30,9 @@ def combinations() -> list[Any]:
 
 def arguments(entry: zoo.Entry, kernel: Kernel, dtype: str) -> list[Any]:
     """Inputs, scalars as numbers where the PrimFunc takes them so."""
-    params = [p for i, p in enumerate(kernel.func.params) if i not in {t.param for t in kernel.tensors if t.role == "out"}]
-    tensors = {t.param for t in kernel.tensors}
-    numbers = [i for i, _ in enumerate(kernel.func.params) if i not in tensors]
-    scalars = {id(kernel.func.params[i]) for i in numbers}
-    return [v.item() if id(p) in scalars else v for p, v in zip(params, entry.inputs(dtype), strict=True)]
+    tensors = {t.param: t.role for t in kernel.tensors}
+    numbers = [i for i in range(len(kernel.func.params)) if tensors.get(i) != "out"]
+    return [v if i in tensors else v.item() for i, v in zip(numbers, entry.inputs(dtype), strict=True)]
 
 
 @pytest.mark.parametrize(("entry", "dtype", "target"), combinations())
