@@ -12,7 +12,13 @@ sys.path.insert(0, str(HERE.parents[1]))
 
 from tests import decisions, faults, zoo  # noqa: E402 - the path comes first
 
-FAULT_TESTS = ("test_faults_values", "test_faults_shapes", "test_faults_compile", "test_semantics", "test_views")
+FAULT_TESTS = (
+    "test_faults_values",
+    "test_faults_shapes",
+    "test_faults_compile",
+    "test_semantics",
+    "test_views",
+)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -46,12 +52,17 @@ def coverage() -> str:
         rows.append((entry.name, entry.family, entry.origin, shapes, dtypes, verdict))
     head = f"""## The zoo
 
-Each line is a PrimFunc that people write, built for both targets, executed on the CPU model of the GPU and compared with its
-own NumPy formula in float64: *emitted MSL executed on a CPU model of Metal; not compiled by Apple's compiler, not run on a
-GPU.* Of the row reductions (family `other` holds near misses that are none), {taken} of {taken + refused} combinations of
-form, dtype and target are accepted, {100 * taken / (taken + refused):.1f} %. What is declined goes to TVM's own rules.
+Each line is a PrimFunc that people write, built for both targets, executed on the CPU model of the GPU and
+compared with its
+own NumPy formula in float64: *emitted MSL executed on a CPU model of Metal; not compiled by Apple's
+compiler, not run on a
+GPU.* Of the row reductions (family `other` holds near misses that are none), {taken} of {taken + refused}
+combinations of
+form, dtype and target are accepted, {100 * taken / (taken + refused):.1f} %. What is declined goes to
+TVM's own rules.
 
-One combination of each form runs in every test run, all of them under `-m slow`. Written by `docs/tables.py` from
+One combination of each form runs in every test run, all of them under `-m slow`. Written by
+`docs/tables.py` from
 `tests/zoo.py`; do not edit.
 
 """
@@ -74,11 +85,16 @@ def fault_table() -> str:
         rows.append((case, first.source, first.kind, verdict, first.how, tests))
     head = f"""## Public faults
 
-{len(rows)} faults of row reductions that other projects reported in public, by kind, and how the kind is ruled out here.
-Each is a test with its right value, on both targets through the CPU model; long ones have a smaller case of the same kind
-beside them and run under `-m slow`. *Our decision* marks cases where implementations disagree, or where we decide
-differently from what the report expected: integer sums keep the PrimFunc's dtype (B56), NaN in a bare maximum or argmax is
-not promised (B20, B24). Not tried on a GPU by these tests: B44 at its full 8.6 GB, and B63's chain in one command stream.
+{len(rows)} faults of row reductions that other projects reported in public, by kind, and how the kind is
+ruled out here.
+Each is a test with its right value, on both targets through the CPU model; long ones have a smaller case
+of the same kind
+beside them and run under `-m slow`. *Our decision* marks cases where implementations disagree, or where we
+decide
+differently from what the report expected: integer sums keep the PrimFunc's dtype (B56), NaN in a bare
+maximum or argmax is
+not promised (B20, B24). Not tried on a GPU by these tests: B44 at its full 8.6 GB, and B63's chain in one
+command stream.
 
 Written by `docs/tables.py` from the tests; do not edit.
 
@@ -91,7 +107,8 @@ def semantics() -> str:
     rows = [(d.question, d.decision, ", ".join(f"`{t}`" for t in d.tests)) for d in decisions.DECISIONS]
     head = """## What decides in doubt
 
-Tested over width, packing, vector, reuse, dtype, target and three numeric modes of the CPU model (plain, with contraction to
+Tested over width, packing, vector, reuse, dtype, target and three numeric modes of the CPU model (plain,
+with contraction to
 FMA, with fast math) by a pairwise covering array.
 
 Written by `docs/tables.py` from `tests/decisions.py`; do not edit.

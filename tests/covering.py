@@ -1,4 +1,6 @@
-"""Pairwise covering arrays: few combinations in which every two values of two factors meet, wherever that is allowed."""
+"""Pairwise covering arrays: few combinations in which every two values of two factors meet, wherever that
+is allowed.
+"""
 
 from __future__ import annotations
 

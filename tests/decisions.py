@@ -20,7 +20,8 @@ class Decision:
 DECISIONS = (
     Decision(
         "reference",
-        "the PrimFunc's own expression in float64; each explicit Cast rounds where it stands, buffers in between do not",
+        "the PrimFunc's own expression in float64; each explicit Cast rounds where it stands, "
+        "buffers in between do not",
         ("test_facts_forms::test_explicit_casts_round_and_buffers_do_not", "test_fuzz::test_random_programs"),
     ),
     Decision(
@@ -31,7 +32,10 @@ DECISIONS = (
     Decision(
         "row of −∞ in softmax and log-softmax",
         "NaN, as IEEE has it, at every width, packing, reuse and dtype, in all three numeric modes",
-        (f"{S}::test_a_row_of_minus_infinity_is_nan_whatever_the_plan", f"{S}::test_rows_with_infinities_and_nan"),
+        (
+            f"{S}::test_a_row_of_minus_infinity_is_nan_whatever_the_plan",
+            f"{S}::test_rows_with_infinities_and_nan",
+        ),
     ),
     Decision(
         "row with +∞ in softmax",
@@ -45,7 +49,8 @@ DECISIONS = (
     ),
     Decision(
         "infinity in a norm",
-        "the PrimFunc's own expression: zeros, and NaN where the infinity stood. Under fast math this rests on 1/√∞ being 0,"
+        "the PrimFunc's own expression: zeros, and NaN where the infinity stood. Under fast math "
+        "this rests on 1/√∞ being 0,"
         " which the GPUs give and the CPU model's host compiler does not, so the fast mode does not test it",
         (f"{S}::test_rows_with_infinities_and_nan",),
     ),
@@ -56,7 +61,8 @@ DECISIONS = (
     ),
     Decision(
         "NaN in a bare max, min, argmax, argmin",
-        "not promised (TVM's own is order-dependent, and fast math leaves none): other rows are untouched, an index stays in range",
+        "not promised (TVM's own is order-dependent, and fast math leaves none): other rows are "
+        "untouched, an index stays in range",
         (
             "test_faults_values::test_nan_in_a_bare_maximum_touches_no_other_row",
             "test_faults_values::test_nan_in_argmax_stays_in_range",
@@ -79,7 +85,8 @@ DECISIONS = (
     ),
     Decision(
         "masked softmax",
-        "follows its own expression: a NaN that a Select hides does not leak, one that it keeps reaches the row; a row masked"
+        "follows its own expression: a NaN that a Select hides does not leak, one that it keeps "
+        "reaches the row; a row masked"
         " throughout is NaN where it is filled with −∞ and uniform where it is filled with the lowest number",
         (
             f"{S}::test_a_masked_softmax_follows_its_own_expression",
@@ -94,7 +101,10 @@ DECISIONS = (
     Decision(
         "residual in the variance",
         "rounded exactly where an explicit Cast stands; the stored residual is always rounded, half to even",
-        (f"{S}::test_the_residual_is_rounded_where_a_cast_stands", f"{S}::test_narrowing_rounds_half_to_even"),
+        (
+            f"{S}::test_the_residual_is_rounded_where_a_cast_stands",
+            f"{S}::test_narrowing_rounds_half_to_even",
+        ),
     ),
     Decision(
         "place of eps",
@@ -103,7 +113,8 @@ DECISIONS = (
     ),
     Decision(
         "quantising to int8",
-        "the PrimFunc's nearbyint is half to even, its bounds saturate; NaN is what the backend's conversion makes of it",
+        "the PrimFunc's nearbyint is half to even, its bounds saturate; NaN is what the backend's "
+        "conversion makes of it",
         (f"{S}::test_int8_is_half_to_even_and_saturates",),
     ),
     Decision(
@@ -113,7 +124,8 @@ DECISIONS = (
     ),
     Decision(
         "width, packing, vector, reuse, splits, row count",
-        "change a row's result by no more than rounding; under one mapping a row's bits do not depend on the rows beside it",
+        "change a row's result by no more than rounding; under one mapping a row's bits do not "
+        "depend on the rows beside it",
         (
             f"{S}::test_the_mapping_changes_a_row_by_rounding_only",
             f"{S}::test_row_count_and_place_do_not_change_a_row",
@@ -121,14 +133,17 @@ DECISIONS = (
     ),
     Decision(
         "division by a value of the row",
-        "once a row, as a product with the reciprocal, only where the reciprocal stays a normal number: a square root, or the sum"
+        "once a row, as a product with the reciprocal, only where the reciprocal stays a normal "
+        "number: a square root, or the sum"
         " of a softmax. Both backends compile with fast math, which may do the same elsewhere",
         (f"{S}::test_a_sum_of_exponentials_without_their_maximum_is_divided_by",),
     ),
     Decision(
         "offsets, strides, wrong shapes and dtypes",
-        "refused by TVM's host function before the launch; what the PrimFunc itself reads as a slice or transpose is right."
-        " A start that is not a multiple of 16 bytes is refused by `tirx_reduce.torch` on CUDA; TVM's host function does not ask",
+        "refused by TVM's host function before the launch; what the PrimFunc itself reads as a slice "
+        "or transpose is right."
+        " A start that is not a multiple of 16 bytes is refused by `tirx_reduce.torch` on CUDA; "
+        "TVM's host function does not ask",
         (
             "test_views::test_views_are_refused_before_the_launch",
             "test_views::test_slices_in_the_primfunc",
@@ -137,7 +152,8 @@ DECISIONS = (
     ),
     Decision(
         "an output that is its own input",
-        "right for outputs of the input's shape and order; every other overlap is excluded by the PrimFunc's `noalias`, as in TVM",
+        "right for outputs of the input's shape and order; every other overlap is excluded by the "
+        "PrimFunc's `noalias`, as in TVM",
         ("test_views::test_an_output_may_be_the_input",),
     ),
     Decision(

@@ -1,6 +1,8 @@
-"""Public faults of row reductions: the registry that the tests fill and the table of the documentation is written from.
+"""Public faults of row reductions: the registry that the tests fill and the table of the documentation is
+written from.
 
-Cases are numbered as in the list of public reports that this project was given; sources are named by repository.
+Cases are numbered as in the list of public reports that this project was given; sources are named by
+repository.
 """
 
 from __future__ import annotations
@@ -105,7 +107,8 @@ def l2_norm(eps: float) -> Callable[[Any], Any]:
         k = te.reduce_axis((0, n), "k")
         square = te.compute((m,), lambda i: te.sum(f32(x, i, k) * f32(x, i, k), axis=k), name="square")
         return te.compute(
-            x.shape, lambda i, c: (f32(x, i, c) * tirx.rsqrt(square[i] + tirx.const(eps, "float32"))).astype(x.dtype)
+            x.shape,
+            lambda i, c: (f32(x, i, c) * tirx.rsqrt(square[i] + tirx.const(eps, "float32"))).astype(x.dtype),
         )
 
     return build
@@ -115,7 +118,9 @@ def add_rms_norm(eps: float) -> Callable[..., Any]:
     """Residual (rounded where it is stored) and its RMSNorm."""
 
     def build(x: Any, r: Any, g: Any) -> Any:
-        total = te.compute(x.shape, lambda i, j: (f32(x, i, j) + f32(r, i, j)).astype(x.dtype), name="residual")
+        total = te.compute(
+            x.shape, lambda i, j: (f32(x, i, j) + f32(r, i, j)).astype(x.dtype), name="residual"
+        )
         return [total, rms_norm(eps)(total, g)]
 
     return build
@@ -125,7 +130,9 @@ def add_layer_norm(eps: float) -> Callable[..., Any]:
     """Residual and its LayerNorm."""
 
     def build(x: Any, r: Any, g: Any, b: Any) -> Any:
-        total = te.compute(x.shape, lambda i, j: (f32(x, i, j) + f32(r, i, j)).astype(x.dtype), name="residual")
+        total = te.compute(
+            x.shape, lambda i, j: (f32(x, i, j) + f32(r, i, j)).astype(x.dtype), name="residual"
+        )
         return [total, layer_norm(eps)(total, g, b)]
 
     return build
@@ -151,7 +158,9 @@ def wide_variance(x: Any) -> Any:
     total = te.compute((m,), lambda i: te.sum(f32(x, i, k), axis=k), name="total")
     square = te.compute(
         (m,),
-        lambda i: te.sum((f32(x, i, j) - total[i] / float(n.value)) * (f32(x, i, j) - total[i] / float(n.value)), axis=j),
+        lambda i: te.sum(
+            (f32(x, i, j) - total[i] / float(n.value)) * (f32(x, i, j) - total[i] / float(n.value)), axis=j
+        ),
         name="square",
     )
     return te.compute((m,), lambda i: (square[i] / float(n.value)).astype(x.dtype), name="variance")

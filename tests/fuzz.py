@@ -1,6 +1,7 @@
 """Random row programs: a generator, their PrimFunc, a float64 interpreter of the same text, and a shrinker.
 
-`python -m tests.fuzz --count 10000 --seed 0` checks that many and writes what fails, shrunk, as lines of JSON.
+`python -m tests.fuzz --count 10000 --seed 0` checks that many and writes what fails, shrunk, as lines of
+JSON.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ _SHAPES: dict[str, Callable[[tuple[int, ...], int], tuple[int, ...]]] = {
     "shared mask": lambda rows, n: (1,) * (len(rows) - 1) + (rows[-1], n),
 }
 Tree = list[Any]
-"""An operation and its operands: ["add", a, b], ["in", number], ["red", number], ["map", number], ["const", 0.5]."""
+"""An operation and its operands: ["add", a, b], ["in", number], ["red", number], ["map", number], ["const",
+0.5].
+"""
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,22 @@ class _Maker:
         if depth == 0 or rng.random() < 0.15:
             return self.value()
         kind = rng.choice(
-            ["add", "sub", "mul", "max", "min", "tanh", "exp", "root", "abs", "over", "select", "add", "mul", "sub"]
+            [
+                "add",
+                "sub",
+                "mul",
+                "max",
+                "min",
+                "tanh",
+                "exp",
+                "root",
+                "abs",
+                "over",
+                "select",
+                "add",
+                "mul",
+                "sub",
+            ]
         )
         if kind in ("tanh", "exp", "root", "abs"):
             return [kind, self.tree(depth - 1)]
@@ -129,7 +147,9 @@ def generate(seed: int) -> Program:
         kind = rng.choice(["sum", "sum", "max", "min", "argmax", "argmin"])
         element: Tree = maker.tree(2)
         if kind.startswith("arg"):
-            element = rng.choice([["in", 0], ["max", ["in", 0], ["const", -0.5]], ["mul", ["in", 0], ["const", 2.0]]])
+            element = rng.choice(
+                [["in", 0], ["max", ["in", 0], ["const", -0.5]], ["mul", ["in", 0], ["const", 2.0]]]
+            )
         maker.stages.append((kind, element))
     outputs: list[tuple[Tree, str]] = []
     reductions = [i for i, (k, _) in enumerate(maker.stages) if k != "map"]
@@ -180,9 +200,7 @@ def by_column(program: Program, tree: Tree) -> bool:
 def prim_func(program: Program) -> Any:
     """As tensor expressions: every stage a buffer."""
     rows, n = program.rows, program.columns
-    placed = [
-        te.placeholder(_SHAPES[k](rows, n), d, name=f"x{i}") for i, (k, d) in enumerate(program.inputs)
-    ]
+    placed = [te.placeholder(_SHAPES[k](rows, n), d, name=f"x{i}") for i, (k, d) in enumerate(program.inputs)]
     done: list[Any] = []
 
     def value(tree: Tree, i: tuple[Any, ...], k: Any) -> Any:
@@ -306,7 +324,8 @@ def evaluate(program: Program, inputs: list[Any]) -> tuple[list[Any], float]:
         elif kind == "sum":
             done.append(seen(v.mean(-1)))
         else:
-            done.append({"max": np.max, "min": np.min, "argmax": np.argmax, "argmin": np.argmin}[kind](v, -1))
+            fold: Any = getattr(np, kind)
+            done.append(fold(v, -1))
     outs = []
     for tree, dtype in program.outputs:
         if dtype == "int32":
@@ -432,10 +451,14 @@ def smaller(program: Program) -> Iterator[Program]:
             yield replace(program, stages=(*program.stages[:i], (kind, less), *program.stages[i + 1 :]))
     for i, (tree, dtype) in enumerate(program.outputs):
         if dtype in ("float16", "bfloat16"):
-            yield replace(program, outputs=(*program.outputs[:i], (tree, "float32"), *program.outputs[i + 1 :]))
+            yield replace(
+                program, outputs=(*program.outputs[:i], (tree, "float32"), *program.outputs[i + 1 :])
+            )
         if dtype != "int32":
             for less in simpler(tree):
-                yield replace(program, outputs=(*program.outputs[:i], (less, dtype), *program.outputs[i + 1 :]))
+                yield replace(
+                    program, outputs=(*program.outputs[:i], (less, dtype), *program.outputs[i + 1 :])
+                )
 
 
 def simpler(tree: Tree) -> Iterator[Tree]:
@@ -483,7 +506,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=10000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--run-every", type=int, default=1, help="every how many programs are run on the CPU model")
+    parser.add_argument(
+        "--run-every", type=int, default=1, help="every how many programs are run on the CPU model"
+    )
     parser.add_argument("--seconds", type=float, default=float("inf"))
     given = parser.parse_args(arguments)
     begin, counts = time.monotonic(), {"right": 0, "declined": 0, "wrong": 0}
@@ -502,7 +527,11 @@ def main(arguments: list[str] | None = None) -> int:
         except Wrong as wrong:
             counts["wrong"] += 1
             small = shrink(program, seed, target)
-            print(json.dumps({"seed": seed, "target": target, "fault": str(wrong)[:300], "program": small.to_json()}))
+            print(
+                json.dumps(
+                    {"seed": seed, "target": target, "fault": str(wrong)[:300], "program": small.to_json()}
+                )
+            )
             sys.stdout.flush()
     print(counts, f"{time.monotonic() - begin:.0f} s")
     for reason, count in sorted(reasons.items(), key=lambda r: -r[1])[:20]:

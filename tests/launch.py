@@ -1,4 +1,6 @@
-"""Runs a PrimFunc on the CPU model of a GPU: plan (or force), lower, build, execute, hand back the outputs."""
+"""Runs a PrimFunc on the CPU model of a GPU: plan (or force), lower, build, execute, hand back the
+outputs.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ class Kernel:
     ) -> None:
         self.func, self.target = func, target
         self.tensors = facts.read(func).facts.program.tensors
-        self.plan = plan(func, target, limits=limits) if candidate is None else force(func, candidate, target, limits)
+        self.plan = (
+            plan(func, target, limits=limits) if candidate is None else force(func, candidate, target, limits)
+        )
         self.scheduled = lower(func, self.plan)
         self.executable = build(self.scheduled, target)
         self.emulation: Any = None
@@ -128,7 +132,8 @@ def check(
     ties: bool = False,
     text: str = "",
 ) -> None:
-    """Equal to the float64 reference within fast-math functions, the walk of an fp32 sum, and the store's rounding.
+    """Equal to the float64 reference within fast-math functions, the walk of an fp32 sum, and the store's
+    rounding.
 
     NaN and infinities must stand where the reference has them. Integers must be equal.
     """
@@ -157,7 +162,11 @@ def check(
     computed = (64 + 4 * np.sqrt(columns)) * 2.0**-24
     # The smallest step of the output dtype counts, too: results may be subnormal there.
     step = float(ml_dtypes.finfo(got.dtype).smallest_subnormal)
-    allowed = looser * (computed * np.maximum(scale, row) + 1.02 * ROUNDOFF[got.dtype.name] * 2 * (scale + casts * row)) + step
+    allowed = (
+        looser
+        * (computed * np.maximum(scale, row) + 1.02 * ROUNDOFF[got.dtype.name] * 2 * (scale + casts * row))
+        + step
+    )
     error = np.where(finite, np.abs(seen - np.where(finite, want.astype(np.float64), 0.0)), 0.0)
     worst = np.unravel_index(int(np.argmax(error - allowed)), error.shape) if error.ndim else ()
     assert (error <= allowed).all(), (

@@ -11,7 +11,17 @@ from tvm import te, tirx, topi
 
 import tirx_reduce as tr
 from tests import test_measure
-from tests.faults import add_layer_norm, fault, func, layer_norm, np_layer_norm, np_rms_norm, np_softmax, rms_norm, softmax
+from tests.faults import (
+    add_layer_norm,
+    fault,
+    func,
+    layer_norm,
+    np_layer_norm,
+    np_rms_norm,
+    np_softmax,
+    rms_norm,
+    softmax,
+)
 from tests.functions import topi_func
 from tests.launch import TARGETS, Kernel, check, narrow, run, wide
 from tirx_reduce.bench.measure import PHASES, NoValidTiming, measure
@@ -20,12 +30,24 @@ from tirx_reduce.values import Candidate, DeviceLimits
 
 BOTH = pytest.mark.parametrize("target", TARGETS)
 SHARED_LIMIT = {"metal": 32768, "cuda": 49152}
-_BYTES = {"float": 4, "int": 4, "uint": 4, "half": 2, "ushort": 2, "char": 1, "long": 8, "int64_t": 8, "double": 8}
+_BYTES = {
+    "float": 4,
+    "int": 4,
+    "uint": 4,
+    "half": 2,
+    "ushort": 2,
+    "char": 1,
+    "long": 8,
+    "int64_t": 8,
+    "double": 8,
+}
 
 
 def shared_bytes(source: str) -> int:
     """Threadgroup arrays of fixed size in a text, added up (those of all its kernels)."""
-    arrays = re.findall(r"(?:threadgroup|__shared__)\s+(?:alignas\(\d+\)\s+|__align__\(\d+\)\s+)?(\w+)\s+\w+\[(\d+)\]", source)
+    arrays = re.findall(
+        r"(?:threadgroup|__shared__)\s+(?:alignas\(\d+\)\s+|__align__\(\d+\)\s+)?(\w+)\s+\w+\[(\d+)\]", source
+    )
     return sum(_BYTES[kind] * int(size) for kind, size in arrays)
 
 
@@ -40,24 +62,43 @@ COLUMNS = [4096, 8191, 8193, 12288, 32768]
 
 
 @BOTH
-@fault("B45", "mlc-llm#2598", "scratch limit", "threadgroup bytes are counted before a candidate is offered; shared reuse that does not fit is refused, and reload needs none")
+@fault(
+    "B45",
+    "mlc-llm#2598",
+    "scratch limit",
+    "threadgroup bytes are counted before a candidate is offered; shared reuse that does not fit is "
+    "refused, and reload needs none",
+)
 def test_threadgroup_memory_stays_below_the_limit(target: str) -> None:
     for n in COLUMNS:
         x = te.placeholder((3, n), "float32", name="x")
-        for f in (te.create_prim_func([x, softmax(x)]), topi_func(add_layer_norm(1e-5), *[((3, n), "float32")] * 2, *[((n,), "float32")] * 2)):
-            for c in (None, Candidate(width=256, vector=4, reuse="shared"), Candidate(width=256, vector=1, reuse="private")):
+        for f in (
+            te.create_prim_func([x, softmax(x)]),
+            topi_func(add_layer_norm(1e-5), *[((3, n), "float32")] * 2, *[((n,), "float32")] * 2),
+        ):
+            for c in (
+                None,
+                Candidate(width=256, vector=4, reuse="shared"),
+                Candidate(width=256, vector=1, reuse="private"),
+            ):
                 try:
                     p = plan(f, target) if c is None else force(f, c, target)
                 except tr.Unsupported as refused:
-                    assert c is not None
-                    assert "limit" in str(refused)
+                    if c is None or "limit" not in str(refused):
+                        raise
                     continue
                 source = str(build(lower(f, p), target).mod.imports[0].inspect_source())
                 assert shared_bytes(source) <= SHARED_LIMIT[target], (n, c)
 
 
 @BOTH
-@fault("B46", "mlx-vlm PR 1799", "thread limit", "threads of a group are a hard limit of the device, stated by the target or the caller; packing counts", "right or refused")
+@fault(
+    "B46",
+    "mlx-vlm PR 1799",
+    "thread limit",
+    "threads of a group are a hard limit of the device, stated by the target or the caller; packing counts",
+    "right or refused",
+)
 def test_threads_stay_below_the_limit(target: str) -> None:
     functions = [
         topi_func(softmax, ((64, 6144), "float32")),
@@ -91,7 +132,13 @@ def test_threads_of_the_target(target: str) -> None:
 
 
 @BOTH
-@fault("B47", "tvm#19578", "empty extents", "no rows launch nothing; no columns are declined and left to TVM", "right or refused")
+@fault(
+    "B47",
+    "tvm#19578",
+    "empty extents",
+    "no rows launch nothing; no columns are declined and left to TVM",
+    "right or refused",
+)
 def test_empty_extents(target: str) -> None:
     for shape in ((0, 64), (2, 0, 8)):
         f = topi_func(softmax, (shape, "float32"))
@@ -109,7 +156,12 @@ def test_empty_extents(target: str) -> None:
 
 
 @pytest.mark.parametrize("vector", [1, 2, 4])
-@fault("B60", "tvm PR 18627", "bf16 on Metal", "bf16 is 16 bits in memory and float32 in every register; no literal, shuffle or array of it exists")
+@fault(
+    "B60",
+    "tvm PR 18627",
+    "bf16 on Metal",
+    "bf16 is 16 bits in memory and float32 in every register; no literal, shuffle or array of it exists",
+)
 def test_bfloat16_on_metal(vector: int) -> None:
     cases = (
         (softmax, (3, 1000), np_softmax),
@@ -128,13 +180,20 @@ def test_bfloat16_on_metal(vector: int) -> None:
 
 def _masked(v: Any, keep: Any) -> Any:
     low = tirx.const(float("-inf"), "float32")
-    masked = te.compute(v.shape, lambda i, j: tirx.Select(keep[i, j] != 0, v[i, j].astype("float32"), low), name="masked")
+    masked = te.compute(
+        v.shape, lambda i, j: tirx.Select(keep[i, j] != 0, v[i, j].astype("float32"), low), name="masked"
+    )
     return topi.nn.softmax(masked, -1)
 
 
 @BOTH
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@fault("B61", "tvm PR 8054", "infinities in a text", "infinities and NaN are written as bit patterns; extrema are taken in float32")
+@fault(
+    "B61",
+    "tvm PR 8054",
+    "infinities in a text",
+    "infinities and NaN are written as bit patterns; extrema are taken in float32",
+)
 def test_infinities_are_never_printed(dtype: str, target: str) -> None:
     x = narrow(np.random.default_rng(1).standard_normal((3, 77)), dtype)
     keep = np.random.default_rng(2).random((3, 77)) < 0.5
@@ -142,9 +201,17 @@ def test_infinities_are_never_printed(dtype: str, target: str) -> None:
 
         def b(v: Any, m: Any) -> Any:
             low = tirx.const(float("-inf"), "float32")
-            there = (lambda i, j: m[i, j]) if m.dtype == "bool" else (lambda i, j: m[i, j] != 0)
+
+            def there(i: Any, j: Any) -> Any:
+                return m[i, j] if m.dtype == "bool" else m[i, j] != 0
+
             return topi.nn.softmax(
-                te.compute(v.shape, lambda i, j: tirx.Select(there(i, j), v[i, j].astype("float32"), low), name="masked"), -1
+                te.compute(
+                    v.shape,
+                    lambda i, j: tirx.Select(there(i, j), v[i, j].astype("float32"), low),
+                    name="masked",
+                ),
+                -1,
             )
 
         kernel = Kernel(func(b, x, mask), target)
@@ -153,19 +220,31 @@ def test_infinities_are_never_printed(dtype: str, target: str) -> None:
         assert not re.search(r"(?<![\w.])(inf|nan|INFINITY|NAN|HUGE_VALF)\b", kernels)
 
     def least(v: Any) -> Any:
-        return topi.max(te.compute(v.shape, lambda i, j: tirx.max(v[i, j].astype("float32"), 0.5), name="m"), -1)
+        return topi.max(
+            te.compute(v.shape, lambda i, j: tirx.max(v[i, j].astype("float32"), 0.5), name="m"), -1
+        )
 
     (y,) = run(func(least, x), target, x)
     np.testing.assert_allclose(y, np.maximum(wide(x), 0.5).max(-1))
 
 
 @BOTH
-@pytest.mark.parametrize("width", [32, 512, *[pytest.param(w, marks=pytest.mark.slow) for w in (64, 128, 256, 1024)]])
-@fault("B62", "llama.cpp PR 3057", "missing barrier", "the CPU model calls every two accesses of one place in one barrier epoch by different lanes a race, whatever the order; three orders must agree bit by bit")
+@pytest.mark.parametrize(
+    "width", [32, 512, *[pytest.param(w, marks=pytest.mark.slow) for w in (64, 128, 256, 1024)]]
+)
+@fault(
+    "B62",
+    "llama.cpp PR 3057",
+    "missing barrier",
+    "the CPU model calls every two accesses of one place in one barrier epoch by different lanes a "
+    "race, whatever the order; three orders must agree bit by bit",
+)
 def test_no_race_at_any_width(width: int, target: str) -> None:
     x = np.random.default_rng(1).standard_normal((2, 4544)).astype(np.float32)
     kernel = Kernel(func(layer_norm(1e-5, False, False), x), target, Candidate(width=width, vector=4))
-    check(kernel.run(x, orders=("forward", "reverse", "random"))[0], np_layer_norm(wide(x), 1e-5), columns=4544)
+    check(
+        kernel.run(x, orders=("forward", "reverse", "random"))[0], np_layer_norm(wide(x), 1e-5), columns=4544
+    )
     half = x.astype(np.float16)
     kernel = Kernel(func(softmax, half), target, Candidate(width=width, vector=4))
     check(kernel.run(half, orders=("forward", "reverse", "random"))[0], np_softmax(wide(half)), columns=4544)
@@ -181,13 +260,21 @@ def test_sum_of_eight_by_eight_lanes(target: str) -> None:
 
 
 @BOTH
-@fault("B63", "tvm#20157", "long chains of launches", "the fault was the runtime's; here a chain of 24 norms is run on the CPU model, each on the output of the one before")
+@fault(
+    "B63",
+    "tvm#20157",
+    "long chains of launches",
+    "the fault was the runtime's; here a chain of 24 norms is run on the CPU model, each on the "
+    "output of the one before",
+)
 def test_a_chain_of_norms(target: str) -> None:
     x = np.random.default_rng(1).standard_normal((4, 256)).astype(np.float32)
     c = np.zeros(256, np.float32)
 
     def b(v: Any, shift: Any) -> Any:
-        return layer_norm(1e-5, False, False)(te.compute(v.shape, lambda i, j: v[i, j] + shift[j], name="shifted"))
+        return layer_norm(1e-5, False, False)(
+            te.compute(v.shape, lambda i, j: v[i, j] + shift[j], name="shifted")
+        )
 
     kernel = Kernel(func(b, x, c), target)
     got, want = x, wide(x)
@@ -201,7 +288,13 @@ def test_a_chain_of_norms(target: str) -> None:
 # --- stores of tuned results
 
 
-@fault("B65", "tvm#15549", "records served across devices", "plans are looked up by function, target, limits, device and policy; calibrations by kind, device, dtype and version; none is served for another")
+@fault(
+    "B65",
+    "tvm#15549",
+    "records served across devices",
+    "plans are looked up by function, target, limits, device and policy; calibrations by kind, "
+    "device, dtype and version; none is served for another",
+)
 def test_a_plan_is_for_one_target_and_one_dtype() -> None:
     f = topi_func(softmax, ((1024, 1024), "float32"))
     half = topi_func(softmax, ((1024, 1024), "float16"))
@@ -218,7 +311,12 @@ def test_a_plan_is_for_one_target_and_one_dtype() -> None:
     assert again.key == first.key
 
 
-@fault("B66", "triton PR 1242", "cache key", "compiled texts are kept by the hash of the whole text and of every flag")
+@fault(
+    "B66",
+    "triton PR 1242",
+    "cache key",
+    "compiled texts are kept by the hash of the whole text and of every flag",
+)
 def test_two_mappings_are_two_texts() -> None:
     x = np.random.default_rng(1).standard_normal((2, 2048)).astype(np.float32)
     for widths in ((64, 512), (512, 64)):
@@ -232,7 +330,13 @@ def test_two_mappings_are_two_texts() -> None:
         assert kernels[0].source != kernels[1].source
 
 
-@fault("B68", "tvm#2227", "asynchronous timing", "a sample faster than the bytes allow is thrown out and said so; batches grow until they last; every phase is kept apart")
+@fault(
+    "B68",
+    "tvm#2227",
+    "asynchronous timing",
+    "a sample faster than the bytes allow is thrown out and said so; batches grow until they last; "
+    "every phase is kept apart",
+)
 def test_a_timer_that_returns_at_once_is_noticed() -> None:
     session = test_measure.FakeSession(us=0.4)
     with pytest.raises(NoValidTiming, match=r"below 100 us"):
@@ -242,7 +346,12 @@ def test_a_timer_that_returns_at_once_is_noticed() -> None:
         assert found.median_us == pytest.approx(us)
 
 
-@fault("B69", "helion PR 2626", "noisy winner", "medians of rounds decide, interleaved; one lucky sample moves no median, one sleep none either")
+@fault(
+    "B69",
+    "helion PR 2626",
+    "noisy winner",
+    "medians of rounds decide, interleaved; one lucky sample moves no median, one sleep none either",
+)
 def test_one_odd_sample_changes_no_median() -> None:
     after = test_measure.warm_ups(test_measure.FakeSession())
     for odd in (3.0, 30000.0):

@@ -1,4 +1,6 @@
-"""Public faults in shapes: short and long rows, tails, many rows, odd thread counts, broadcast inputs, several outputs."""
+"""Public faults in shapes: short and long rows, tails, many rows, odd thread counts, broadcast inputs,
+several outputs.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,13 @@ def test_many_rows_of_one_column(target: str) -> None:
 
 
 @BOTH
-@fault("B29", "tvm#12274", "sub-warp width", "lanes without data hold the combiner's identity; programs narrower than a subgroup are packed into whole ones")
+@fault(
+    "B29",
+    "tvm#12274",
+    "sub-warp width",
+    "lanes without data hold the combiner's identity; programs narrower than a subgroup are packed "
+    "into whole ones",
+)
 def test_maxima_of_negatives_in_short_rows(target: str) -> None:
     for n, c in ((2, (2, 16, 1)), (7, (8, 4, 2)), (23, (16, 2, 4)), (33, (32, 2, 1)), (47, (64, 1, 4))):
         x = -1 - np.abs(drawn(n, 9, n))
@@ -93,11 +101,20 @@ def test_maxima_of_negatives_in_1024_rows(target: str) -> None:
 
 
 @BOTH
-@fault("B30", "tilelang#2542", "threads that are no power of two", "any multiple of the subgroup is folded over its slots, however many; other counts are refused before anything is emitted", "right or refused")
+@fault(
+    "B30",
+    "tilelang#2542",
+    "threads that are no power of two",
+    "any multiple of the subgroup is folded over its slots, however many; other counts are refused "
+    "before anything is emitted",
+    "right or refused",
+)
 def test_sums_with_odd_thread_counts(target: str) -> None:
     x = np.arange(1, 49, dtype=np.float32)[None]
     for width in (96, 160, 224, 832):
-        np.testing.assert_array_equal(run(func(row_sum, x), target, x, candidate=Candidate(width=width))[0], [1176])
+        np.testing.assert_array_equal(
+            run(func(row_sum, x), target, x, candidate=Candidate(width=width))[0], [1176]
+        )
     for width in (24, 48):
         with pytest.raises(tr.Unsupported, match=f"width: {width} lanes; needs"):
             run(func(row_sum, x), target, x, candidate=Candidate(width=width))
@@ -106,13 +123,20 @@ def test_sums_with_odd_thread_counts(target: str) -> None:
 
 
 @BOTH
-@fault("B31", "tvm PR 15399", "several rows a block over several warps", "slots are a program's own, and every row's result is checked by itself")
+@fault(
+    "B31",
+    "tvm PR 15399",
+    "several rows a block over several warps",
+    "slots are a program's own, and every row's result is checked by itself",
+)
 def test_rows_of_different_size_in_one_group(target: str) -> None:
     for m in (1, 3, 9):
         x = (drawn(1, m, 1024) * 10.0 ** np.arange(m)[:, None]).astype(np.float32)
         for c in (Candidate(width=64, packing=4, vector=4), Candidate(width=96, packing=2, vector=1)):
             (y,) = run(func(row_sum, x), target, x, candidate=c)
-            np.testing.assert_allclose(y, wide(x).sum(-1), rtol=1e-5, atol=1e-5 * float(np.abs(wide(x)).sum(-1).max()))
+            np.testing.assert_allclose(
+                y, wide(x).sum(-1), rtol=1e-5, atol=1e-5 * float(np.abs(wide(x)).sum(-1).max())
+            )
             for got, row in zip(y, wide(x), strict=True):
                 assert abs(got - row.sum()) <= 1e-5 * np.abs(row).sum()
 
@@ -126,7 +150,12 @@ def test_very_long_rows(n: int, target: str) -> None:
 
 
 @BOTH
-@fault("B33", "xformers#785", "N above the block", "a lane walks the row in rounds; no reuse family bounds the columns, and what would not fit is refused")
+@fault(
+    "B33",
+    "xformers#785",
+    "N above the block",
+    "a lane walks the row in rounds; no reuse family bounds the columns, and what would not fit is refused",
+)
 def test_long_rows(target: str) -> None:
     long_row(65537, target)
 
@@ -152,7 +181,12 @@ def spikes(m: int, target: str) -> None:
 
 
 @BOTH
-@fault("B34", "ggml PR 1019", "rows above the thread limit", "rows are groups of the grid, never threads of one group")
+@fault(
+    "B34",
+    "ggml PR 1019",
+    "rows above the thread limit",
+    "rows are groups of the grid, never threads of one group",
+)
 def test_more_rows_than_threads(target: str) -> None:
     spikes(1, target)
     spikes(1025, target)
@@ -167,7 +201,12 @@ def test_far_more_rows_than_threads(target: str) -> None:
 
 
 @BOTH
-@fault("B35", "pytorch PR 150566", "64-bit values on Metal", "64-bit values are shuffled as two halves on Metal; all lanes of a subgroup reach every shuffle")
+@fault(
+    "B35",
+    "pytorch PR 150566",
+    "64-bit values on Metal",
+    "64-bit values are shuffled as two halves on Metal; all lanes of a subgroup reach every shuffle",
+)
 def test_int64_values(target: str) -> None:
     for n in (1, 5, 33, 100):
         x = 2**33 + np.arange(3 * n, dtype=np.int64).reshape(3, n)
@@ -178,12 +217,27 @@ def test_int64_values(target: str) -> None:
             assert not re.search(r"simd_shuffle_xor\(\(?\(?(long|ulong)", kernel.source)
 
 
-TAILS = [(769, "float16"), (3, "bfloat16"), (513, "bfloat16"), (1025, "float16"), (4097, "float16"), (1, "float16")]
+TAILS = [
+    (769, "float16"),
+    (3, "bfloat16"),
+    (513, "bfloat16"),
+    (1025, "float16"),
+    (4097, "float16"),
+    (1, "float16"),
+]
 
 
 @BOTH
-@pytest.mark.parametrize(("n", "dtype"), TAILS[:2] + [pytest.param(*t, marks=pytest.mark.slow) for t in TAILS[2:]])
-@fault("B36", "ROCm/aiter#5044", "vector tail", "a packet that is not wholly inside the row is accessed element by element; the CPU model checks every access against its tensor")
+@pytest.mark.parametrize(
+    ("n", "dtype"), TAILS[:2] + [pytest.param(*t, marks=pytest.mark.slow) for t in TAILS[2:]]
+)
+@fault(
+    "B36",
+    "ROCm/aiter#5044",
+    "vector tail",
+    "a packet that is not wholly inside the row is accessed element by element; the CPU model checks "
+    "every access against its tensor",
+)
 def test_odd_row_lengths(n: int, dtype: str, target: str) -> None:
     x = narrow(np.random.default_rng(n).standard_normal((7, n)) * np.arange(1, 8)[:, None], dtype)
     for build, want in (
@@ -202,8 +256,15 @@ SCRATCH = [(3584, 1), (1200, 3), (2880, 1), (5120, 2), (18432, 1), (3584, 19)]
 
 
 @BOTH
-@pytest.mark.parametrize(("n", "m"), SCRATCH[:2] + [pytest.param(*t, marks=pytest.mark.slow) for t in SCRATCH[2:]])
-@fault("B37", "flashinfer#634", "misaligned scratch", "vector accesses are proved aligned, in threadgroup memory too; the CPU model refuses one that is not")
+@pytest.mark.parametrize(
+    ("n", "m"), SCRATCH[:2] + [pytest.param(*t, marks=pytest.mark.slow) for t in SCRATCH[2:]]
+)
+@fault(
+    "B37",
+    "flashinfer#634",
+    "misaligned scratch",
+    "vector accesses are proved aligned, in threadgroup memory too; the CPU model refuses one that is not",
+)
 def test_widths_whose_scratch_was_misaligned(n: int, m: int, target: str) -> None:
     x, r = drawn(1, m, n, dtype="float16"), drawn(2, m, n, dtype="float16")
     g, b = drawn(3, n, dtype="float16"), drawn(4, n, dtype="float16")
@@ -221,11 +282,18 @@ def test_widths_whose_scratch_was_misaligned(n: int, m: int, target: str) -> Non
 
 
 @BOTH
-@fault("B42", "apex#411", "grid limit", "rows go along blockIdx.x alone (2^31 − 1 groups on CUDA); no second grid axis is used")
+@fault(
+    "B42",
+    "apex#411",
+    "grid limit",
+    "rows go along blockIdx.x alone (2^31 − 1 groups on CUDA); no second grid axis is used",
+)
 def test_rows_lie_along_one_grid_axis(target: str) -> None:
     for shape in ((65537, 33), (1048577, 8)):
         x = te.placeholder(shape, "float32", name="x")
-        text = tr.lower(f := te.create_prim_func([x, layer_norm(1e-5, False, False)(x)]), tr.plan(f, target)).script()
+        text = tr.lower(
+            f := te.create_prim_func([x, layer_norm(1e-5, False, False)(x)]), tr.plan(f, target)
+        ).script()
         assert "blockIdx.y" not in text
         assert "blockIdx.z" not in text
 
@@ -236,12 +304,20 @@ def test_rows_lie_along_one_grid_axis(target: str) -> None:
 def test_more_rows_than_a_short_counts(target: str) -> None:
     for m, n in ((65535, 16), (65536, 16), (65537, 33), (100800, 1)):
         x = ((13 * np.arange(m)[:, None] + 7 * np.arange(n)) % 17 - 8).astype(np.float32)
-        (y,) = run(func(rms_norm(1e-5, False), x), target, x, candidate=Candidate(width=8, packing=64, vector=1))
+        (y,) = run(
+            func(rms_norm(1e-5, False), x), target, x, candidate=Candidate(width=8, packing=64, vector=1)
+        )
         check(y, np_rms_norm(wide(x), 1e-5))
 
 
 @BOTH
-@fault("B44", "onnxruntime#32299", "2^31 elements", "offsets are 64-bit as soon as a tensor holds 2^31 − 2^16 elements; the run itself needs 8.6 GB and a GPU, a smaller view of the same text runs here")
+@fault(
+    "B44",
+    "onnxruntime#32299",
+    "2^31 elements",
+    "offsets are 64-bit as soon as a tensor holds 2^31 − 2^16 elements; the run itself needs 8.6 GB "
+    "and a GPU, a smaller view of the same text runs here",
+)
 def test_offsets_beyond_int32(target: str) -> None:
     big, small = ((2**21 + 8, 1024), "int64"), ((2**11 + 8, 1024), "int32")
     for shape, dtype in (big, small):
@@ -249,13 +325,19 @@ def test_offsets_beyond_int32(target: str) -> None:
         f = te.create_prim_func([x, softmax(x)])
         text = tr.lower(f, tr.plan(f, target)).script()
         # The offset of a row is computed in that dtype from the row on, not widened afterwards.
-        assert ("T.Cast(\"int64\"" in text) == (dtype == "int64")
+        assert ('T.Cast("int64"' in text) == (dtype == "int64")
     x = (((7 * np.arange(40)[:, None] + np.arange(1024)) % 13) / 4).astype(np.float16)
     check(run(func(softmax, x), target, x)[0], np_softmax(wide(x)), columns=1024)
 
 
 @BOTH
-@fault("B49", "tvm#18002", "rank 1, rank 0", "no rows at all is one row; a scalar has no reduced axis and is left to TVM", "right or refused")
+@fault(
+    "B49",
+    "tvm#18002",
+    "rank 1, rank 0",
+    "no rows at all is one row; a scalar has no reduced axis and is left to TVM",
+    "right or refused",
+)
 def test_all_axes_reduced(target: str) -> None:
     x = np.arange(5, dtype=np.float32)
 
@@ -272,7 +354,13 @@ def test_all_axes_reduced(target: str) -> None:
 
 @BOTH
 @pytest.mark.parametrize("axis", [0, 1, 2, 3])
-@fault("B50", "tvm#19517", "axis that is not last", "the index of every access is read as a polynomial over rows and columns; whichever axis is reduced, rows are what is left")
+@fault(
+    "B50",
+    "tvm#19517",
+    "axis that is not last",
+    "the index of every access is read as a polynomial over rows and columns; whichever axis is "
+    "reduced, rows are what is left",
+)
 def test_sum_over_each_axis(axis: int, target: str) -> None:
     shape = (2, 3, 4, 8)
     x = drawn(axis, *shape)
@@ -295,7 +383,9 @@ def test_softmax_over_an_outer_axis(target: str) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize(("x_dtype", "g_dtype"), [("float16", "float32"), ("bfloat16", "float32"), ("float32", "float16")])
+@pytest.mark.parametrize(
+    ("x_dtype", "g_dtype"), [("float16", "float32"), ("bfloat16", "float32"), ("float32", "float16")]
+)
 @fault("B51", "pytorch#190054", "mixed dtypes", "each tensor is read in its own dtype and widened")
 def test_weights_of_another_dtype(x_dtype: str, g_dtype: str, target: str) -> None:
     x, g, b = drawn(1, 4, 8, dtype=x_dtype), drawn(2, 8, dtype=g_dtype), drawn(3, 8, dtype=g_dtype)
@@ -304,7 +394,12 @@ def test_weights_of_another_dtype(x_dtype: str, g_dtype: str, target: str) -> No
 
 
 @BOTH
-@fault("B52", "onnxruntime PR 28971", "weight broadcast", "a weight is read at the index that the PrimFunc gives it, rows included")
+@fault(
+    "B52",
+    "onnxruntime PR 28971",
+    "weight broadcast",
+    "a weight is read at the index that the PrimFunc gives it, rows included",
+)
 def test_weights_of_each_group(target: str) -> None:
     x = drawn(1, 3, 4, 60, dtype="float16")
     for shape in ((4, 60), (60,), (1,)):
@@ -312,7 +407,9 @@ def test_weights_of_each_group(target: str) -> None:
 
         def build(v: Any, w: Any) -> Any:
             k = te.reduce_axis((0, 60), "k")
-            square = te.compute((3, 4), lambda i, j: te.sum(f32(v, i, j, k) * f32(v, i, j, k), axis=k), name="square")
+            square = te.compute(
+                (3, 4), lambda i, j: te.sum(f32(v, i, j, k) * f32(v, i, j, k), axis=k), name="square"
+            )
 
             def weight(*i: Any) -> Any:
                 index = i[3 - len(w.shape) :] if int(w.shape[-1]) != 1 else (0,)
@@ -328,7 +425,13 @@ def test_weights_of_each_group(target: str) -> None:
 
 
 @BOTH
-@fault("B54", "Paddle PR 79050", "several outputs", "every output is its own expression and dtype; a row's values have the shape that the PrimFunc gives them")
+@fault(
+    "B54",
+    "Paddle PR 79050",
+    "several outputs",
+    "every output is its own expression and dtype; a row's values have the shape that the PrimFunc "
+    "gives them",
+)
 def test_statistics_beside_the_result(target: str) -> None:
     x = np.array([[1, 2, 3, 4], [4, 3, 2, 1]], np.float16)
 
@@ -336,9 +439,13 @@ def test_statistics_beside_the_result(target: str) -> None:
         k, j = te.reduce_axis((0, 4), "k"), te.reduce_axis((0, 4), "j")
         total = te.compute((2,), lambda i: te.sum(f32(v, i, k), axis=k), name="total")
         mean = te.compute((2,), lambda i: total[i] / 4.0, name="mean")
-        square = te.compute((2,), lambda i: te.sum((f32(v, i, j) - mean[i]) * (f32(v, i, j) - mean[i]), axis=j), name="sq")
+        square = te.compute(
+            (2,), lambda i: te.sum((f32(v, i, j) - mean[i]) * (f32(v, i, j) - mean[i]), axis=j), name="sq"
+        )
         rstd = te.compute((2, 1), lambda i, _: tirx.rsqrt(square[i] / 4.0 + 1e-5), name="rstd")
-        y = te.compute((2, 4), lambda i, c: ((f32(v, i, c) - mean[i]) * rstd[i, 0]).astype("float16"), name="y")
+        y = te.compute(
+            (2, 4), lambda i, c: ((f32(v, i, c) - mean[i]) * rstd[i, 0]).astype("float16"), name="y"
+        )
         return [y, mean, rstd]
 
     y, mean, rstd = run(func(build, x), target, x)
@@ -350,7 +457,12 @@ def test_statistics_beside_the_result(target: str) -> None:
 
 @BOTH
 @pytest.mark.parametrize("mask_shape", [(32, 1, 3, 32), (1, 1, 3, 32), (32, 4, 1, 32)])
-@fault("B55", "llama.cpp#10683", "mask broadcast", "the mask's index is read from the PrimFunc, not from its rank")
+@fault(
+    "B55",
+    "llama.cpp#10683",
+    "mask broadcast",
+    "the mask's index is read from the PrimFunc, not from its rank",
+)
 def test_masks_of_every_broadcast(mask_shape: tuple[int, ...], target: str) -> None:
     shape = (32, 4, 3, 32)
     x = drawn(1, *shape)
@@ -368,7 +480,13 @@ def test_masks_of_every_broadcast(mask_shape: tuple[int, ...], target: str) -> N
 
 
 @BOTH
-@fault("B64", "tvm#20061", "nested reductions", "a mean of means over one row space is one reduction; reductions of a row that depend on each other are further passes")
+@fault(
+    "B64",
+    "tvm#20061",
+    "nested reductions",
+    "a mean of means over one row space is one reduction; reductions of a row that depend on each "
+    "other are further passes",
+)
 def test_nested_reductions(target: str) -> None:
     from tests.zoo_reductions import _b64
 

@@ -1,8 +1,12 @@
-"""Random row programs against the float64 interpreter of the same text; what failed once is kept and stays right."""
+"""Random row programs against the float64 interpreter of the same text; what failed once is kept and stays
+right.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,13 +71,17 @@ def test_a_wrong_kernel_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reduction that drops the last column is called wrong by both comparisons."""
     real = fuzz.evaluate
 
-    def less(program: fuzz.Program, inputs: list[object]) -> object:
-        cut = [v[..., :-1] if v.shape[-1:] == (program.columns,) else v for v in inputs]  # type: ignore[attr-defined]
-        outs, largest = real(fuzz.replace(program, columns=program.columns - 1), cut)
+    def less(program: fuzz.Program, inputs: list[Any]) -> Any:
+        cut = [v[..., :-1] if v.shape[-1:] == (program.columns,) else v for v in inputs]
+        outs, largest = real(replace(program, columns=program.columns - 1), cut)
         return outs, largest
 
     program = fuzz.Program(
-        rows=(3,), columns=33, inputs=(("matrix", "float32"),), stages=(("sum", ["in", 0]),), outputs=((["red", 0], "float32"),)
+        rows=(3,),
+        columns=33,
+        inputs=(("matrix", "float32"),),
+        stages=(("sum", ["in", 0]),),
+        outputs=((["red", 0], "float32"),),
     )
     assert fuzz.check(program, 0, "metal") == "right"
     monkeypatch.setattr(fuzz, "evaluate", less)

@@ -1,5 +1,7 @@
-"""Whole models through the `tirx_reduce` Relax pipeline: every row reduction is ours, every function has a kernel, and
-the model computes what the same model built for llvm does, with our kernels executed on the CPU model inside its VM.
+"""Whole models through the `tirx_reduce` Relax pipeline: every row reduction is ours, every function has a
+kernel, and
+the model computes what the same model built for llvm does, with our kernels executed on the CPU model
+inside its VM.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class Attention(nn.Module):
     def forward(self, x: nn.Tensor, mask: nn.Tensor | None = None) -> nn.Tensor:
         b, n, _ = x.shape
         parts = op.split(self.qkv(x), 3, axis=-1)
-        q, k, v = (op.permute_dims(op.reshape(t, (b, n, HEADS, HIDDEN // HEADS)), [0, 2, 1, 3]) for t in parts)
+        q, k, v = (
+            op.permute_dims(op.reshape(t, (b, n, HEADS, HIDDEN // HEADS)), [0, 2, 1, 3]) for t in parts
+        )
         w = op.matmul(q, op.permute_dims(k, [0, 1, 3, 2])) * (1 / 4.0)
         if self.cap:
             w = op.tanh(w / self.cap) * self.cap
@@ -107,7 +111,7 @@ class ViT(nn.Module):
         return self.last(x + self.down(op.gelu(self.up(self.second(x)))))
 
 
-MODELS = {"llama": Llama, "gemma": Gemma, "vit": ViT}
+MODELS: dict[str, Any] = {"llama": Llama, "gemma": Gemma, "vit": ViT}
 CASES = [
     pytest.param(m, d, s, marks=[] if (m, d, s) in CI else [pytest.mark.slow])
     for CI in [{("llama", "float16", True), ("vit", "float32", False), ("gemma", "float32", True)}]
@@ -233,7 +237,10 @@ def test_the_model_with_our_kernels_in_it(name: str, dtype: str, symbolic: bool,
     assert len(seen) == MODELS[name].norms + 1
     scale = np.abs(want.astype(np.float64)).max()
     np.testing.assert_allclose(
-        got.astype(np.float64), want.astype(np.float64), atol=float(scale) * (2e-5 if dtype == "float32" else 2**-8), rtol=0
+        got.astype(np.float64),
+        want.astype(np.float64),
+        atol=float(scale) * (2e-5 if dtype == "float32" else 2**-8),
+        rtol=0,
     )
 
 
@@ -250,13 +257,17 @@ class Stack(nn.Module):
 
 
 def test_scheduling_32_layers_adds_less_than_three_seconds() -> None:
-    spec = {"x": nn.spec.Tensor((1, "s", HIDDEN), "float16"), "mask": nn.spec.Tensor((1, 1, "s", "s"), "float16")}
+    spec = {
+        "x": nn.spec.Tensor((1, "s", HIDDEN), "float16"),
+        "mask": nn.spec.Tensor((1, 1, "s", "s"), "float16"),
+    }
     mod, _ = Stack("float16", 32).export_tvm({"forward": spec})
     target = as_target("metal")
     before = fused(mod, target)
     begin = time.process_time()
     with target:
-        out = tr.ScheduleReductions()(before)
+        schedule: Any = tr.ScheduleReductions()
+        out = schedule(before)
     took = time.process_time() - begin
     assert sum(MAPPING in f.attrs for _, f in out.functions_items() if isinstance(f, tirx.PrimFunc)) >= 2
     assert took < 3, took

@@ -1,4 +1,6 @@
-"""What decides in doubt, over width, packing, vector, reuse, dtype, target and the three numeric modes of the CPU model."""
+"""What decides in doubt, over width, packing, vector, reuse, dtype, target and the three numeric modes of
+the CPU model.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,16 @@ def very_negative(row: Any) -> None:
     row[:] = -20000.0 - np.arange(len(row)) % 7
 
 
-EVERY = (all_minus_inf, all_plus_inf, a_nan_last, an_inf_first, finite_only_last, zeros, constant, very_negative)
+EVERY = (
+    all_minus_inf,
+    all_plus_inf,
+    a_nan_last,
+    an_inf_first,
+    finite_only_last,
+    zeros,
+    constant,
+    very_negative,
+)
 MODEST = tuple(s for s in EVERY if s is not very_negative)
 
 
@@ -101,8 +112,12 @@ def _f32(x: Any, *i: Any) -> Any:
 
 def _lse(x: Any) -> Any:
     top = topi.max(x, axis=-1)
-    total = topi.sum(te.compute(x.shape, lambda i, j: tirx.exp(_f32(x, i, j) - top[i].astype("float32")), name="e"), -1)
-    return te.compute(top.shape, lambda i: (tirx.log(total[i]) + top[i].astype("float32")).astype(x.dtype), name="lse")
+    total = topi.sum(
+        te.compute(x.shape, lambda i, j: tirx.exp(_f32(x, i, j) - top[i].astype("float32")), name="e"), -1
+    )
+    return te.compute(
+        top.shape, lambda i: (tirx.log(total[i]) + top[i].astype("float32")).astype(x.dtype), name="lse"
+    )
 
 
 def _norm(centre: bool) -> Callable[[Any], Any]:
@@ -117,7 +132,9 @@ def _norm(centre: bool) -> Callable[[Any], Any]:
 
         square = te.compute((m,), lambda i: te.sum(value(i, j) * value(i, j), axis=j), name="square")
         return te.compute(
-            x.shape, lambda i, c: (value(i, c) * tirx.rsqrt(square[i] / size + EPS)).astype(x.dtype), name="out"
+            x.shape,
+            lambda i, c: (value(i, c) * tirx.rsqrt(square[i] / size + EPS)).astype(x.dtype),
+            name="out",
         )
 
     return build
@@ -134,7 +151,8 @@ OPS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], bool]] = {
     "argmax": (lambda x: topi.argmax(x, -1), lambda x: x.argmax(-1), True),
     "argmin": (lambda x: topi.argmin(x, -1), lambda x: x.argmin(-1), True),
 }
-# The specials a formula has one right answer for; +inf in logsumexp is inf - inf in the PrimFunc's own expression.
+# The specials a formula has one right answer for; +inf in logsumexp is inf - inf in the PrimFunc's own
+# expression.
 BARE = ("max", "min", "argmax", "argmin")
 
 FACTORS: dict[str, tuple[Any, ...]] = {
@@ -219,7 +237,13 @@ WIDTHS = (1, 7, 31, 32, 33, 127, 128, 129, 255, 257, 1023, 1024, 1025, 4097)
 
 @pytest.mark.parametrize("columns", [1, 33, 1024, 4097])
 @pytest.mark.parametrize("target", TARGETS)
-@fault("B15", "mlx#1467", "all −inf row", "NaN, as IEEE has it: −inf − −inf is computed and nothing tests for it; the same at every width, packing and dtype")
+@fault(
+    "B15",
+    "mlx#1467",
+    "all −inf row",
+    "NaN, as IEEE has it: −inf − −inf is computed and nothing tests for it; the same at every width, "
+    "packing and dtype",
+)
 def test_a_row_of_minus_infinity_is_nan_whatever_the_plan(columns: int, target: str) -> None:
     minus_infinity(columns, target, "float32")
 
@@ -254,7 +278,11 @@ def tied(row: Row) -> Any:
 @pytest.mark.parametrize(
     "row",
     pairwise(
-        {**{k: v for k, v in FACTORS.items() if k != "reuse"}, "op": ("argmax", "argmin"), "reuse": ("reload",)},
+        {
+            **{k: v for k, v in FACTORS.items() if k != "reuse"},
+            "op": ("argmax", "argmin"),
+            "reuse": ("reload",),
+        },
         legal,
         seed=5,
     )[::4],
@@ -276,7 +304,9 @@ def test_ties_keep_the_lowest_index(row: Row) -> None:
 def test_integers_wrap_in_their_own_dtype(name: str, target: str) -> None:
     x = np.random.default_rng(0).integers(-128, 128, (3, 100)).astype(np.int8)
     kernel = Kernel(
-        topi_func(lambda v: getattr(topi, name)(v, -1), (x.shape, "int8")), target, Candidate(width=64, vector=4)
+        topi_func(lambda v: getattr(topi, name)(v, -1), (x.shape, "int8")),
+        target,
+        Candidate(width=64, vector=4),
     )
     (got,) = kernel.run(x)
     np.testing.assert_array_equal(got, getattr(np, name)(x, -1, dtype=np.int8))
@@ -310,7 +340,13 @@ def _add_rms(cast: bool) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("cast", [False, True])
-@fault("B12", "vllm#52104", "cast order", "contract of the PrimFunc: the variance sees the rounded sum exactly where a Cast stands", "our decision")
+@fault(
+    "B12",
+    "vllm#52104",
+    "cast order",
+    "contract of the PrimFunc: the variance sees the rounded sum exactly where a Cast stands",
+    "our decision",
+)
 def test_the_residual_is_rounded_where_a_cast_stands(cast: bool, target: str) -> None:
     x = narrow(np.full((1, 128), 256.0), "bfloat16")
     r = narrow(np.tile([1.0, -1.0], 64)[None], "bfloat16")
@@ -325,7 +361,13 @@ def test_the_residual_is_rounded_where_a_cast_stands(cast: bool, target: str) ->
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("early", [False, True])
-@fault("B13", "TransformerEngine#1132", "cast order", "contract of the PrimFunc, held by count of equal bits", "our decision")
+@fault(
+    "B13",
+    "TransformerEngine#1132",
+    "cast order",
+    "contract of the PrimFunc, held by count of equal bits",
+    "our decision",
+)
 def test_the_weight_is_applied_before_or_after_the_cast(early: bool, target: str) -> None:
     """By count of equal bits: the two orders differ in a quarter of the places."""
     rng = np.random.default_rng(0)
@@ -353,7 +395,13 @@ def test_the_weight_is_applied_before_or_after_the_cast(early: bool, target: str
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@fault("B14", "ROCm/aiter#5151", "rounding mode", "narrowing is the backend's round-to-nearest-even; on Metal, where TVM has none for bf16, the same in integers")
+@fault(
+    "B14",
+    "ROCm/aiter#5151",
+    "rounding mode",
+    "narrowing is the backend's round-to-nearest-even; on Metal, where TVM has none for bf16, the "
+    "same in integers",
+)
 def test_narrowing_rounds_half_to_even(target: str) -> None:
     x = narrow([[1.0, 1.0, 1 + 2**-7, 1.0]], "bfloat16")
     r = narrow([[1.5 * 2**-8, 2**-8, 2**-8, -(2**-8)]], "bfloat16")
@@ -411,14 +459,20 @@ def _quantise(dtype: str, limit: float, round_: bool) -> Callable[..., Any]:
 def test_int8_is_half_to_even_and_saturates(target: str, numerics: str) -> None:
     g = np.array([0.5, 1.5, 2.5, -0.5, -1.5, 126.5, 127.5, 128, 1e6, -127.5, -1e6, 3.4999], np.float32)
     x = np.ones((1, 12), np.float32)
-    (got,) = Kernel(topi_func(_quantise("int8", 127.0, True), (x.shape, "float32"), (g.shape, "float32")), target).run(
-        x, g, numerics=numerics
-    )
+    (got,) = Kernel(
+        topi_func(_quantise("int8", 127.0, True), (x.shape, "float32"), (g.shape, "float32")), target
+    ).run(x, g, numerics=numerics)
     np.testing.assert_array_equal(got, [[0, 2, 2, 0, -2, 126, 127, 127, 127, -127, -127, 3]])
 
 
 @pytest.mark.parametrize("numerics", NUMERICS)
-@fault("B58", "flashinfer#4160", "fp8 double rounding", "one conversion, float32 to fp8; on Metal declined", "right or refused")
+@fault(
+    "B58",
+    "flashinfer#4160",
+    "fp8 double rounding",
+    "one conversion, float32 to fp8; on Metal declined",
+    "right or refused",
+)
 def test_fp8_rounds_once_and_saturates(numerics: str) -> None:
     """1.0634765625 is 1.125 in e4m3 and 1.0 after a stop at bfloat16."""
     g = np.array([1.0634765625, 1.1865234375, 17.015625, 449, 500, 1e6, -1e6, 0.0], np.float32)
@@ -431,7 +485,12 @@ def test_fp8_rounds_once_and_saturates(numerics: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@fault("B59", "HF kernels-community PR 680", "zero scale", "the scale is the PrimFunc's own expression; a row's infinity stays in its row")
+@fault(
+    "B59",
+    "HF kernels-community PR 680",
+    "zero scale",
+    "the scale is the PrimFunc's own expression; a row's infinity stays in its row",
+)
 def test_a_row_of_zeros_has_a_scale_and_other_rows_do_not_see_an_infinity(target: str) -> None:
     from tests.zoo_norms import _dynamic
 
@@ -453,7 +512,9 @@ def test_a_row_of_zeros_has_a_scale_and_other_rows_do_not_see_an_infinity(target
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("numerics", ["plain", "fma"])
 def test_a_sum_of_exponentials_without_their_maximum_is_divided_by(target: str, numerics: str) -> None:
-    """Its reciprocal would be subnormal. (Fast math makes zeros of it with either: it divides by reciprocals itself.)"""
+    """Its reciprocal would be subnormal. (Fast math makes zeros of it with either: it divides by
+    reciprocals itself.)
+    """
     from tests.zoo_softmax import _naive
 
     x = np.full((3, 24), -200, np.float32)
@@ -468,16 +529,25 @@ def test_a_sum_of_exponentials_without_their_maximum_is_divided_by(target: str, 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("numerics", NUMERICS)
-@fault("B18", "intel/torch-xpu-ops PR 5022", "NaN hidden by a mask rule", "there is no mask rule: a masked softmax follows its own expression")
+@fault(
+    "B18",
+    "intel/torch-xpu-ops PR 5022",
+    "NaN hidden by a mask rule",
+    "there is no mask rule: a masked softmax follows its own expression",
+)
 def test_a_masked_softmax_follows_its_own_expression(target: str, numerics: str) -> None:
     x = np.array([[1, NAN, 2], [NAN, 1, 2], [1, 2, 3], [0, 1, 2]], np.float32)
     keep = np.array([[0, 1, 0], [0, 1, 1], [0, 0, 0], [1, 1, 1]], bool)
 
     def build(v: Any, m: Any) -> Any:
         low = tirx.const(-INF, "float32")
-        return topi.nn.softmax(te.compute(v.shape, lambda i, j: tirx.Select(m[i, j], v[i, j], low), name="masked"), -1)
+        return topi.nn.softmax(
+            te.compute(v.shape, lambda i, j: tirx.Select(m[i, j], v[i, j], low), name="masked"), -1
+        )
 
-    (y,) = Kernel(topi_func(build, (x.shape, "float32"), (x.shape, "bool")), target).run(x, keep, numerics=numerics)
+    (y,) = Kernel(topi_func(build, (x.shape, "float32"), (x.shape, "bool")), target).run(
+        x, keep, numerics=numerics
+    )
     assert np.isnan(y[0]).all()  # a NaN that is kept reaches its row
     np.testing.assert_allclose(y[1], [0, 0.26894142, 0.73105858], rtol=1e-5)  # a NaN that is masked does not
     assert np.isnan(y[2]).all()  # filled with -inf throughout: the expression says -inf - -inf
@@ -502,7 +572,14 @@ def test_a_row_masked_by_the_lowest_number_is_uniform(target: str) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("op", ["rms_norm", "layer_norm", "softmax"])
-@fault("B70", "vllm#48271", "batch variance", "under one mapping a row's bits do not depend on the rows around it; another row count may get another mapping, then rounding differs", "our decision")
+@fault(
+    "B70",
+    "vllm#48271",
+    "batch variance",
+    "under one mapping a row's bits do not depend on the rows around it; another row count may get "
+    "another mapping, then rounding differs",
+    "our decision",
+)
 def test_row_count_and_place_do_not_change_a_row(op: str, target: str) -> None:
     """Under one mapping the bits are the same; the default policy's mapping may differ by row count."""
     rng = np.random.default_rng(1)
@@ -512,7 +589,9 @@ def test_row_count_and_place_do_not_change_a_row(op: str, target: str) -> None:
     for m, at in ((1, 0), (2, 1), (7, 3), (33, 32)):
         x = narrow(rng.standard_normal((m, 300)), "bfloat16")
         x[at] = row
-        kernel = Kernel(topi_func(build, (x.shape, "bfloat16")), target, Candidate(width=64, packing=2, vector=4))
+        kernel = Kernel(
+            topi_func(build, (x.shape, "bfloat16")), target, Candidate(width=64, packing=2, vector=4)
+        )
         (y,) = kernel.run(x)
         check(y, formula(wide(x)), looser=2, columns=300)
         seen.add(y[at].tobytes())

@@ -9,7 +9,7 @@ import pytest
 from tvm import relax, tirx, topi
 
 import tirx_reduce as tr
-from tests.faults import np_layer_norm, np_rms_norm, np_softmax, rms_norm, softmax
+from tests.faults import np_layer_norm, np_rms_norm, np_softmax, softmax
 from tests.functions import legalized, symbol, topi_func
 from tests.launch import TARGETS, Kernel, check, narrow, wide
 from tirx_reduce.schedules import lower, plan
@@ -51,7 +51,11 @@ def test_no_rows_launch_nothing(target: str) -> None:
 @BOTH
 def test_two_symbolic_row_axes_and_no_rows_in_one_of_them(target: str) -> None:
     b, s = symbol("b"), symbol("s")
-    f = legalized(lambda _, v, w: relax.op.nn.rms_norm(v, w, axes=[-1], epsilon=1e-5), ((b, s, 24), "float32"), ((24,), "float32"))
+    f = legalized(
+        lambda _, v, w: relax.op.nn.rms_norm(v, w, axes=[-1], epsilon=1e-5),
+        ((b, s, 24), "float32"),
+        ((24,), "float32"),
+    )
     kernel = Kernel(f, target)
     w = drawn(24)
     for shape in ((1, 1, 24), (2, 3, 24), (3, 1, 24)):
@@ -84,12 +88,16 @@ def _rms_symbolic(v: Any) -> Any:
     k = te.reduce_axis((0, v.shape[1]), "k")
     square = te.compute((v.shape[0],), lambda i: te.sum(v[i, k] * v[i, k], axis=k), name="square")
     return te.compute(
-        v.shape, lambda i, c: v[i, c] * tirx.rsqrt(square[i] / v.shape[1].astype("float32") + 1e-5), name="out"
+        v.shape,
+        lambda i, c: v[i, c] * tirx.rsqrt(square[i] / v.shape[1].astype("float32") + 1e-5),
+        name="out",
     )
 
 
 @BOTH
-@pytest.mark.parametrize("candidate", [Candidate(width=64, packing=2, vector=4), Candidate(width=8, packing=8)])
+@pytest.mark.parametrize(
+    "candidate", [Candidate(width=64, packing=2, vector=4), Candidate(width=8, packing=8)]
+)
 def test_both_symbolic_and_packed(candidate: Candidate, target: str) -> None:
     n, m = symbol("n"), symbol("m")
     try:
@@ -110,7 +118,9 @@ def test_a_symbol_in_the_values(target: str) -> None:
 
     def build_(v: Any) -> Any:
         low = tirx.const(float("-inf"), "float32")
-        masked = te.compute(v.shape, lambda i, j: tirx.if_then_else(j <= i + (v.shape[1] - 4), v[i, j], low), name="m")
+        masked = te.compute(
+            v.shape, lambda i, j: tirx.if_then_else(j <= i + (v.shape[1] - 4), v[i, j], low), name="m"
+        )
         return softmax(masked)
 
     kernel = Kernel(topi_func(build_, ((4, s), "float32")), target)
@@ -180,4 +190,8 @@ def test_relax_layer_norm_with_a_symbolic_hidden_size(target: str) -> None:
     kernel = Kernel(f, target)
     for shape in ((1, 5), (3, 64), (2, 2050)):
         x, w, b = drawn(*shape), drawn(shape[1]), drawn(shape[1] + 1)[1:]
-        check(kernel.run(x, w, np.ascontiguousarray(b))[0], np_layer_norm(wide(x), 1e-5) * wide(w) + wide(b), columns=shape[1])
+        check(
+            kernel.run(x, w, np.ascontiguousarray(b))[0],
+            np_layer_norm(wide(x), 1e-5) * wide(w) + wide(b),
+            columns=shape[1],
+        )

@@ -28,8 +28,10 @@ def drawn(*shape: int, dtype: str = "float32") -> Any:
 def tensors(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The tensors that the host function gets are changed by a function of their DLTensor."""
 
+    real: Any = vars(linked)["DeviceTensor"]
+
     def install(change: Any) -> None:
-        class Changed(linked.DeviceTensor):
+        class Changed(real):
             def __init__(self, shape: Any, dtype: Any, address: int, device: int) -> None:
                 super().__init__(shape, dtype, address, device)
                 change(self._managed.tensor, self._strides)
@@ -50,8 +52,20 @@ def _strided(_: Any, strides: Any) -> None:
 
 @BOTH
 @pytest.mark.parametrize(("change", "text"), [(_offset, "byte_offset"), (_strided, "strides")])
-@fault("B39", "pytorch#131750", "row slice", "the host function checks offset, strides, shape, dtype and device of every tensor before the launch", "refused")
-@fault("B40", "mlx#657", "strides", "as B39; strides that the PrimFunc itself states are read into the index", "right or refused")
+@fault(
+    "B39",
+    "pytorch#131750",
+    "row slice",
+    "the host function checks offset, strides, shape, dtype and device of every tensor before the launch",
+    "refused",
+)
+@fault(
+    "B40",
+    "mlx#657",
+    "strides",
+    "as B39; strides that the PrimFunc itself states are read into the index",
+    "right or refused",
+)
 def test_views_are_refused_before_the_launch(change: Any, text: str, target: str, tensors: Any) -> None:
     x = drawn(4, 32)
     kernel = Kernel(func(softmax, x), target)
@@ -70,7 +84,12 @@ def test_a_wrong_shape_is_refused_before_the_launch(target: str) -> None:
 
 
 @BOTH
-@fault("B39", "pytorch#131750", "row slice", "rows 1:3 as a tensor of their own, or as a slice in the PrimFunc, are those rows")
+@fault(
+    "B39",
+    "pytorch#131750",
+    "row slice",
+    "rows 1:3 as a tensor of their own, or as a slice in the PrimFunc, are those rows",
+)
 def test_slices_in_the_primfunc(target: str) -> None:
     x = np.array([[1, 2, 3, 4], [10, 20, 40, 80], [5, 5, 5, 6]], np.float32)
 
@@ -115,7 +134,8 @@ def test_strides_that_a_buffer_states(target: str) -> None:
     try:
         kernel_ = build(lower(f, plan(f, target)), target)
     except ReduceError as refused:
-        assert "; needs" in str(refused)
+        if "; needs" not in str(refused):
+            raise
         return
     y = np.zeros((4, 8), np.float32)
     with pytest.raises(EmulatorError, match=r"refused the call: .*strides"):
@@ -128,7 +148,8 @@ def test_strides_that_a_buffer_states(target: str) -> None:
 def test_an_output_may_be_the_input(build_: Any, reuse: str, target: str) -> None:
     """Every lane reads an element for the last time before it writes it.
 
-    Where packing leaves programs without a row, those read the last row again beside its writer, and write nothing:
+    Where packing leaves programs without a row, those read the last row again beside its writer, and write
+    nothing:
     a race without effect that the model would report, so the rows here fill their groups.
     """
     for n in (64, 67):
@@ -169,4 +190,3 @@ def test_a_misaligned_start_is_a_fault_of_the_model_and_refused_by_the_adapter(
     assert adapter._check(get_workload("softmax"), (whole,))[1] == (6, 33)
     with pytest.raises(ReduceError, match=r"softmax: x starts 4 bytes behind a multiple of 16; needs"):
         adapter._check(get_workload("softmax"), (whole[1:],))
-

@@ -1,4 +1,6 @@
-"""The zoo on both targets through the CPU model: accepted and right, or declined with a reason and left as it was."""
+"""The zoo on both targets through the CPU model: accepted and right, or declined with a reason and left as
+it was.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ DECLINED = tuple(e for e in ENTRIES if e.declined)
 
 
 def combinations() -> list[Any]:
-    """Every (entry, dtype, target); one of each entry runs by default, so that dtypes and targets take turns."""
+    """Every (entry, dtype, target); one of each entry runs by default, so that dtypes and targets take
+    turns.
+    """
     found = []
     for number, entry in enumerate(TAKEN):
         every = [(d, t) for d in entry.dtypes for t in TARGETS if t not in dict(entry.declined_on)]

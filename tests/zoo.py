@@ -1,4 +1,5 @@
-"""The zoo: row reductions as people write them, each with its NumPy formula, and near misses with the reason why not.
+"""The zoo: row reductions as people write them, each with its NumPy formula, and near misses with the
+reason why not.
 
 An entry builds a PrimFunc for one dtype; its formula sees the rounded inputs in float64.
 """
@@ -26,7 +27,9 @@ class Entry:
     name: str
     family: str
     origin: str
-    """Where the PrimFunc comes from: `TOPI`, `te`, `Relax`, `Relax, fused`, `Relax, by pattern` or `TVMScript`."""
+    """Where the PrimFunc comes from: `TOPI`, `te`, `Relax`, `Relax, fused`, `Relax, by pattern` or
+    `TVMScript`.
+    """
     make: Callable[[str], Any]
     """From a dtype to the PrimFunc."""
     specs: tuple[Spec, ...]

@@ -12,14 +12,12 @@ from tvm import relax, te, tirx, topi
 from tvm.relax.dpl import is_op, wildcard
 from tvm.script import tirx as T  # noqa: N812
 
+# mypy cannot read TVMScript.
+# mypy: ignore-errors
+from tests import zoo_softmax
 from tests.functions import legalized, topi_func
 from tests.zoo import HALVES, WIDE, Entry
 from tests.zoo_softmax import c
-
-# mypy cannot read TVMScript.
-# mypy: ignore-errors
-
-from tests import zoo_softmax
 
 ENTRIES: list[Entry] = []
 EPS = 1e-5
@@ -46,7 +44,17 @@ x = zoo_softmax.x
 
 def entry(name: str, origin: str, want: Any, *specs: Any, **more: Any) -> Any:
     def add(make: Any) -> Any:
-        ENTRIES.append(Entry(name=name, family=more.pop("family", "norm"), origin=origin, make=make, specs=specs, want=want, **more))
+        ENTRIES.append(
+            Entry(
+                name=name,
+                family=more.pop("family", "norm"),
+                origin=origin,
+                make=make,
+                specs=specs,
+                want=want,
+                **more,
+            )
+        )
         return make
 
     return add
@@ -62,9 +70,30 @@ def norm(v: Any, axis: Any = -1, eps: float = EPS) -> Any:
 
 # --- RMSNorm
 
-of_relax("rms_norm", lambda v, w: rms(v) * w, lambda v, w: nn.rms_norm(v, w, axes=[-1], epsilon=EPS), x(3, 33), x(33), looser=2)
-of_relax("rms_norm, rank 4", lambda v, w: rms(v) * w, lambda v, w: nn.rms_norm(v, w, axes=[-1], epsilon=EPS), x(2, 1, 2, 24), x(24), looser=2)
-of_relax("rms_norm, heads (QK norm)", lambda v, w: rms(v) * w, lambda v, w: nn.rms_norm(v, w, axes=[-1], epsilon=EPS), x(1, 3, 4, 16), x(16), looser=2)
+of_relax(
+    "rms_norm",
+    lambda v, w: rms(v) * w,
+    lambda v, w: nn.rms_norm(v, w, axes=[-1], epsilon=EPS),
+    x(3, 33),
+    x(33),
+    looser=2,
+)
+of_relax(
+    "rms_norm, rank 4",
+    lambda v, w: rms(v) * w,
+    lambda v, w: nn.rms_norm(v, w, axes=[-1], epsilon=EPS),
+    x(2, 1, 2, 24),
+    x(24),
+    looser=2,
+)
+of_relax(
+    "rms_norm, heads (QK norm)",
+    lambda v, w: rms(v) * w,
+    lambda v, w: nn.rms_norm(v, w, axes=[-1], epsilon=EPS),
+    x(1, 3, 4, 16),
+    x(16),
+    looser=2,
+)
 of_relax(
     "rms_norm, two axes",
     lambda v, w: rms(v, (1, 2)) * w,
@@ -74,9 +103,21 @@ of_relax(
     looser=2,
 )
 of_relax(
-    "rms_norm, one column", lambda v, w: rms(v) * w, lambda v, w: nn.rms_norm(v, w, axes=[-1], epsilon=EPS), x(5, 1), x(1), looser=2
+    "rms_norm, one column",
+    lambda v, w: rms(v) * w,
+    lambda v, w: nn.rms_norm(v, w, axes=[-1], epsilon=EPS),
+    x(5, 1),
+    x(1),
+    looser=2,
 )
-of_topi("rms_norm of TOPI", lambda v, w: rms(v) * w, lambda v, w: topi.nn.rms_norm(v, w, [1], EPS), x(3, 40), x(40), looser=2)
+of_topi(
+    "rms_norm of TOPI",
+    lambda v, w: rms(v) * w,
+    lambda v, w: topi.nn.rms_norm(v, w, [1], EPS),
+    x(3, 40),
+    x(40),
+    looser=2,
+)
 
 
 def wide(v: Any, *i: Any) -> Any:
@@ -163,7 +204,9 @@ of_te(
 of_te(
     "rms_norm, gated by SiLU after it",
     lambda v, z, w: rms(v) * w * z * special.expit(z),
-    lambda v, z, w: _rms(v, lambda y, *i: (y * wide(w, i[-1]) * wide(z, *i) * tirx.sigmoid(wide(z, *i))).astype(v.dtype))[0],
+    lambda v, z, w: _rms(
+        v, lambda y, *i: (y * wide(w, i[-1]) * wide(z, *i) * tirx.sigmoid(wide(z, *i))).astype(v.dtype)
+    )[0],
     x(3, 24),
     x(3, 24),
     x(24),
@@ -179,7 +222,15 @@ of_te(
 )
 
 
-@entry("rms_norm, eps as a scalar", "TVMScript", lambda v, e: rms(v, eps=float(e)), x(3, 8), x(), dtypes=WIDE, draw="positive")
+@entry(
+    "rms_norm, eps as a scalar",
+    "TVMScript",
+    lambda v, e: rms(v, eps=float(e)),
+    x(3, 8),
+    x(),
+    dtypes=WIDE,
+    draw="positive",
+)
 def _scalar_eps(_: str) -> Any:
     @T.prim_func(s_tir=True)
     def func(v: T.Buffer((3, 8), "float32"), eps: T.float32, y: T.Buffer((3, 8), "float32")):
@@ -270,10 +321,50 @@ def _ln(v: Any, w: Any, b: Any) -> Any:
     return nn.layer_norm(v, w, b, axes=[-1], epsilon=EPS)
 
 
-of_relax("layer_norm", lambda v, w, b: norm(v) * w + b, _ln, x(3, 33), x(33), x(33), dtypes=HALVES, looser=3, casts=1)
-of_relax("layer_norm, rank 4", lambda v, w, b: norm(v) * w + b, _ln, x(2, 1, 2, 24), x(24), x(24), dtypes=HALVES, looser=3, casts=1)
-of_relax("layer_norm, rank 1", lambda v, w, b: norm(v) * w + b, _ln, x(24), x(24), x(24), dtypes=HALVES, looser=3, casts=1)
-of_relax("layer_norm, one column", lambda v, w, b: norm(v) * w + b, _ln, x(5, 1), x(1), x(1), dtypes=HALVES, looser=3, casts=1)
+of_relax(
+    "layer_norm",
+    lambda v, w, b: norm(v) * w + b,
+    _ln,
+    x(3, 33),
+    x(33),
+    x(33),
+    dtypes=HALVES,
+    looser=3,
+    casts=1,
+)
+of_relax(
+    "layer_norm, rank 4",
+    lambda v, w, b: norm(v) * w + b,
+    _ln,
+    x(2, 1, 2, 24),
+    x(24),
+    x(24),
+    dtypes=HALVES,
+    looser=3,
+    casts=1,
+)
+of_relax(
+    "layer_norm, rank 1",
+    lambda v, w, b: norm(v) * w + b,
+    _ln,
+    x(24),
+    x(24),
+    x(24),
+    dtypes=HALVES,
+    looser=3,
+    casts=1,
+)
+of_relax(
+    "layer_norm, one column",
+    lambda v, w, b: norm(v) * w + b,
+    _ln,
+    x(5, 1),
+    x(1),
+    x(1),
+    dtypes=HALVES,
+    looser=3,
+    casts=1,
+)
 of_relax(
     "layer_norm, two axes",
     lambda v, w, b: norm(v, (1, 2)) * w + b,
@@ -406,7 +497,13 @@ of_pattern(
     looser=3,
     casts=1,
 )
-of_te("layer_norm of layer_norm", lambda v: norm(norm(v)), lambda v: _layer(_layer(v, lambda y, *_: y), lambda y, *_: y), x(3, 24), dtypes=WIDE)
+of_te(
+    "layer_norm of layer_norm",
+    lambda v: norm(norm(v)),
+    lambda v: _layer(_layer(v, lambda y, *_: y), lambda y, *_: y),
+    x(3, 24),
+    dtypes=WIDE,
+)
 
 
 def _ln_backward(v: Any, dy: Any, w: Any) -> Any:
@@ -544,10 +641,14 @@ def _batch_norm(v: Any) -> Any:
         return te.compute((5,), lambda c_: te.sum(read(k, c_, h, w), axis=[k, h, w]), name=name)
 
     mean = reduced(lambda *i: wide(v, *i) / 24.0, "mean")
-    spread = reduced(lambda n, i, h, w: (wide(v, n, i, h, w) - mean[i]) * (wide(v, n, i, h, w) - mean[i]), "spread")
+    spread = reduced(
+        lambda n, i, h, w: (wide(v, n, i, h, w) - mean[i]) * (wide(v, n, i, h, w) - mean[i]), "spread"
+    )
     return te.compute(
         (2, 5, 3, 4),
-        lambda n, i, h, w: ((wide(v, n, i, h, w) - mean[i]) * tirx.rsqrt(spread[i] / 24.0 + EPS)).astype(v.dtype),
+        lambda n, i, h, w: ((wide(v, n, i, h, w) - mean[i]) * tirx.rsqrt(spread[i] / 24.0 + EPS)).astype(
+            v.dtype
+        ),
         name="out",
     )
 
@@ -577,7 +678,9 @@ of_te(
     "L2 normalise, eps inside the root",
     lambda v: v / np.sqrt((v * v).sum(-1, keepdims=True) + 1e-6),
     _over(
-        lambda v: topi.sum(te.compute(v.shape, lambda i, j: wide(v, i, j) * wide(v, i, j), name="sq"), axis=-1),
+        lambda v: topi.sum(
+            te.compute(v.shape, lambda i, j: wide(v, i, j) * wide(v, i, j), name="sq"), axis=-1
+        ),
         lambda v, t, i, j: (wide(v, i, j) / tirx.sqrt(t[i] + 1e-6)).astype(v.dtype),
     ),
     x(3, 24),
@@ -586,8 +689,12 @@ of_te(
     "L2 normalise, at least eps",
     lambda v: v / np.maximum(np.sqrt((v * v).sum(-1, keepdims=True)), 1e-6),
     _over(
-        lambda v: topi.sum(te.compute(v.shape, lambda i, j: wide(v, i, j) * wide(v, i, j), name="sq"), axis=-1),
-        lambda v, t, i, j: (wide(v, i, j) / tirx.max(tirx.sqrt(t[i]), tirx.const(1e-6, "float32"))).astype(v.dtype),
+        lambda v: topi.sum(
+            te.compute(v.shape, lambda i, j: wide(v, i, j) * wide(v, i, j), name="sq"), axis=-1
+        ),
+        lambda v, t, i, j: (wide(v, i, j) / tirx.max(tirx.sqrt(t[i]), tirx.const(1e-6, "float32"))).astype(
+            v.dtype
+        ),
     ),
     x(3, 24),
 )
@@ -635,10 +742,14 @@ of_te(
 def _sample(v: Any) -> Any:
     total = topi.sum(v, axis=-1)
     spread = topi.sum(
-        te.compute(v.shape, lambda i, j: tirx.power(v[i, j] - total[i] / 24.0, tirx.const(2.0, "float32")), name="sq"),
+        te.compute(
+            v.shape, lambda i, j: tirx.power(v[i, j] - total[i] / 24.0, tirx.const(2.0, "float32")), name="sq"
+        ),
         axis=-1,
     )
-    return te.compute(v.shape, lambda i, j: (v[i, j] - total[i] / 24.0) / tirx.sqrt(spread[i] / 23.0), name="out")
+    return te.compute(
+        v.shape, lambda i, j: (v[i, j] - total[i] / 24.0) / tirx.sqrt(spread[i] / 23.0), name="out"
+    )
 
 
 # --- quantisation
@@ -653,7 +764,9 @@ def _dynamic(dtype: str, limit: float) -> Callable[[Any], Any]:
 
     def build(v: Any) -> Any:
         top = topi.max(te.compute(v.shape, lambda i, j: tirx.abs(wide(v, i, j)), name="size"), axis=-1)
-        scale = te.compute(top.shape, lambda i: tirx.max(top[i], tirx.const(1e-12, "float32")) / limit, name="scale")
+        scale = te.compute(
+            top.shape, lambda i: tirx.max(top[i], tirx.const(1e-12, "float32")) / limit, name="scale"
+        )
 
         def q(i: Any, j: Any) -> Any:
             value = wide(v, i, j) / scale[i]
@@ -682,7 +795,9 @@ of_te(
 def _fp8(dtype: Any, limit: float) -> Callable[[Any], Any]:
     def want(v: Any) -> Any:
         scale = np.maximum(np.abs(v).max(-1), 1e-12) / limit
-        return np.clip(v / scale[:, None], -limit, limit).astype(np.float32).astype(dtype).astype(np.float64), scale
+        return np.clip(v / scale[:, None], -limit, limit).astype(np.float32).astype(dtype).astype(
+            np.float64
+        ), scale
 
     return want
 
@@ -708,7 +823,7 @@ def _rms_int8(v: Any, w: Any) -> Any:
 
 of_te(
     "rms_norm, quantised to int8",
-    lambda v, w: np.clip(np.rint((rms(v) * w * 40)), -127, 127).astype(np.int8),
+    lambda v, w: np.clip(np.rint(rms(v) * w * 40), -127, 127).astype(np.int8),
     _rms_int8,
     x(3, 24),
     x(24),
@@ -733,9 +848,9 @@ def _rms_fp8(v: Any, w: Any) -> Any:
     total = te.compute((3,), lambda i: te.sum(wide(v, i, k) * wide(v, i, k), axis=k), name="total")
     return te.compute(
         v.shape,
-        lambda i, j: _clip(
-            wide(v, i, j) * tirx.rsqrt(total[i] / float(n) + EPS) * wide(w, j), 448.0
-        ).astype("float8_e4m3fn"),
+        lambda i, j: _clip(wide(v, i, j) * tirx.rsqrt(total[i] / float(n) + EPS) * wide(w, j), 448.0).astype(
+            "float8_e4m3fn"
+        ),
         name="q",
     )
 

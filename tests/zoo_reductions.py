@@ -1,4 +1,6 @@
-"""Bare reductions: sums, extrema, their indices, statistics, nested ones; and near misses that are declined."""
+"""Bare reductions: sums, extrema, their indices, statistics, nested ones; and near misses that are
+declined.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ import numpy as np
 from tvm import relax, te, tirx, topi
 from tvm.script import tirx as T  # noqa: N812
 
+from tests import zoo_norms, zoo_softmax
 from tests.zoo import WIDE, Entry
 from tests.zoo_softmax import c, x
-from tests import zoo_norms, zoo_softmax
 
 # mypy cannot read TVMScript.
 # mypy: ignore-errors
@@ -46,12 +48,22 @@ for name, relaxed, formula in (
         x(2, 3, 24),
         looser=4,
     )
-    of_relax(f"{name} over axis 0", lambda v, f=formula: f(v, 0), lambda v, r=relaxed: r(v, 0), x(24, 3), looser=4)
     of_relax(
-        f"{name} over the middle axis", lambda v, f=formula: f(v, 1), lambda v, r=relaxed: r(v, 1), x(2, 24, 3), looser=4
+        f"{name} over axis 0", lambda v, f=formula: f(v, 0), lambda v, r=relaxed: r(v, 0), x(24, 3), looser=4
     )
     of_relax(
-        f"{name} over two axes", lambda v, f=formula: f(v, (1, 2)), lambda v, r=relaxed: r(v, [1, 2]), x(3, 4, 6), looser=4
+        f"{name} over the middle axis",
+        lambda v, f=formula: f(v, 1),
+        lambda v, r=relaxed: r(v, 1),
+        x(2, 24, 3),
+        looser=4,
+    )
+    of_relax(
+        f"{name} over two axes",
+        lambda v, f=formula: f(v, (1, 2)),
+        lambda v, r=relaxed: r(v, [1, 2]),
+        x(3, 4, 6),
+        looser=4,
     )
     of_relax(
         f"{name} over outer and inner axis",
@@ -102,7 +114,13 @@ def squares(v: Any) -> Any:
 
 
 of_te("sum of squares", lambda v: (v * v).sum(-1), lambda v: topi.sum(squares(v), -1), x(3, 24), looser=4)
-of_te("L2 norm", lambda v: np.sqrt((v * v).sum(-1)), lambda v: topi.sqrt(topi.sum(squares(v), -1)), x(3, 24), looser=4)
+of_te(
+    "L2 norm",
+    lambda v: np.sqrt((v * v).sum(-1)),
+    lambda v: topi.sqrt(topi.sum(squares(v), -1)),
+    x(3, 24),
+    looser=4,
+)
 of_te("largest magnitude", lambda v: np.abs(v).max(-1), lambda v: topi.max(topi.abs(v), -1), x(3, 24))
 of_te(
     "sum and sum of squares",
@@ -111,7 +129,12 @@ of_te(
     x(3, 24),
     looser=8,
 )
-of_te("least and largest", lambda v: (v.min(-1), v.max(-1)), lambda v: [topi.min(v, -1), topi.max(v, -1)], x(3, 24))
+of_te(
+    "least and largest",
+    lambda v: (v.min(-1), v.max(-1)),
+    lambda v: [topi.min(v, -1), topi.max(v, -1)],
+    x(3, 24),
+)
 
 
 def _dot(v: Any, w: Any) -> Any:
@@ -139,7 +162,9 @@ of_te(
 
 
 def _masked_mean(v: Any, keep: Any) -> Any:
-    total = topi.sum(te.compute(v.shape, lambda i, j: tirx.Select(keep[i, j], v[i, j], c(0, v.dtype)), name="k"), -1)
+    total = topi.sum(
+        te.compute(v.shape, lambda i, j: tirx.Select(keep[i, j], v[i, j], c(0, v.dtype)), name="k"), -1
+    )
     count = topi.sum(te.compute(v.shape, lambda i, j: keep[i, j].astype("int32"), name="n"), -1)
     return te.compute((3,), lambda i: total[i] / count[i].astype(v.dtype), name="mean")
 
@@ -155,7 +180,9 @@ of_te(
 of_te(
     "count above zero",
     lambda v: (v > 0).sum(-1).astype(np.int32),
-    lambda v: topi.sum(te.compute(v.shape, lambda i, j: (v[i, j] > c(0, v.dtype)).astype("int32"), name="n"), -1),
+    lambda v: topi.sum(
+        te.compute(v.shape, lambda i, j: (v[i, j] > c(0, v.dtype)).astype("int32"), name="n"), -1
+    ),
     x(3, 24),
 )
 of_topi("any", lambda v: v.any(-1), lambda v: topi.any(v, -1), ((3, 24), "bool"), dtypes=WIDE)
@@ -171,11 +198,21 @@ for dtype in ("int8", "uint8", "int16", "int32", "int64", "uint32", "uint64"):
         family="integer",
     )
     of_topi(
-        f"max of {dtype}", lambda v: v.max(-1), lambda v: topi.max(v, -1), ((3, 24), dtype), dtypes=WIDE, family="integer"
+        f"max of {dtype}",
+        lambda v: v.max(-1),
+        lambda v: topi.max(v, -1),
+        ((3, 24), dtype),
+        dtypes=WIDE,
+        family="integer",
     )
 for dtype in ("int8", "int32", "int64"):
     of_topi(
-        f"min of {dtype}", lambda v: v.min(-1), lambda v: topi.min(v, -1), ((3, 24), dtype), dtypes=WIDE, family="integer"
+        f"min of {dtype}",
+        lambda v: v.min(-1),
+        lambda v: topi.min(v, -1),
+        ((3, 24), dtype),
+        dtypes=WIDE,
+        family="integer",
     )
     of_topi(
         f"argmax of {dtype}",
@@ -216,11 +253,15 @@ of_te(
 
 
 def mean(v: Any, axis: int, n: float) -> Any:
-    return te.compute(
-        tuple(e for k, e in enumerate(v.shape) if k != axis),
-        lambda *i: topi_sum[i] / c(n, v.dtype),
-        name="mean",
-    ) if (topi_sum := topi.sum(v, axis)) is not None else None
+    return (
+        te.compute(
+            tuple(e for k, e in enumerate(v.shape) if k != axis),
+            lambda *i: topi_sum[i] / c(n, v.dtype),
+            name="mean",
+        )
+        if (topi_sum := topi.sum(v, axis)) is not None
+        else None
+    )
 
 
 of_te(
@@ -231,7 +272,13 @@ of_te(
     looser=8,
     family="nested",
 )
-of_te("max of maxima", lambda v: v.max((1, 2)), lambda v: topi.max(topi.max(v, -1), -1), x(3, 6, 8), family="nested")
+of_te(
+    "max of maxima",
+    lambda v: v.max((1, 2)),
+    lambda v: topi.max(topi.max(v, -1), -1),
+    x(3, 6, 8),
+    family="nested",
+)
 
 
 def _b64(v: Any) -> Any:
@@ -272,7 +319,16 @@ of_te(
 
 # --- near misses: none of these is a row reduction
 
-of_topi("matmul", lambda a, b: a @ b, lambda a, b: topi.matmul(a, b), x(4, 8), x(8, 4), dtypes=WIDE, family="other", declined="matmul")
+of_topi(
+    "matmul",
+    lambda a, b: a @ b,
+    lambda a, b: topi.matmul(a, b),
+    x(4, 8),
+    x(8, 4),
+    dtypes=WIDE,
+    family="other",
+    declined="matmul",
+)
 of_te(
     "matrix times vector",
     lambda a, w: a @ w,
@@ -290,7 +346,15 @@ def _gemv(a: Any, w: Any) -> Any:
     return te.compute((4,), lambda i: te.sum(a[i, k] * w[k], axis=k), name="out")
 
 
-of_topi("elementwise", lambda v: v + 1, lambda v: topi.add(v, tirx.const(1.0, "float32")), x(4, 8), dtypes=WIDE, family="other", declined="without a reduction")
+of_topi(
+    "elementwise",
+    lambda v: v + 1,
+    lambda v: topi.add(v, tirx.const(1.0, "float32")),
+    x(4, 8),
+    dtypes=WIDE,
+    family="other",
+    declined="without a reduction",
+)
 of_topi(
     "max pool",
     None,

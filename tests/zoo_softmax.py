@@ -29,7 +29,9 @@ def entry(name: str, origin: str, want: Callable[..., Any], *specs: Any, **more:
     family = more.pop("family", "softmax")
 
     def add(make: Any) -> Any:
-        ENTRIES.append(Entry(name=name, family=family, origin=origin, make=make, specs=specs, want=want, **more))
+        ENTRIES.append(
+            Entry(name=name, family=family, origin=origin, make=make, specs=specs, want=want, **more)
+        )
         return make
 
     return add
@@ -90,7 +92,9 @@ of_relax("softmax, one column", softmax, lambda v: nn.softmax(v, -1), x(5, 1))
 of_relax("softmax, axis 1 of 3", lambda v: softmax(v, 1), lambda v: nn.softmax(v, 1), x(2, 24, 3))
 of_relax("softmax, axis 0", lambda v: softmax(v, 0), lambda v: nn.softmax(v, 0), x(24, 2))
 of_topi("softmax of TOPI", softmax, lambda v: topi.nn.softmax(v, -1), x(3, 40))
-of_topi("fast softmax of TOPI", softmax, lambda v: topi.nn.fast_softmax(v, -1), x(3, 40), dtypes=WIDE, looser=64)
+of_topi(
+    "fast softmax of TOPI", softmax, lambda v: topi.nn.fast_softmax(v, -1), x(3, 40), dtypes=WIDE, looser=64
+)
 of_relax("log_softmax", log_softmax, lambda v: nn.log_softmax(v, -1), x(3, 33), looser=4)
 of_topi("log_softmax of TOPI", log_softmax, lambda v: topi.nn.log_softmax(v), x(3, 40), looser=4)
 of_te(
@@ -106,7 +110,10 @@ def _scaled(v: Any, scale: Any) -> Any:
 
 
 of_te(
-    "softmax, scale", lambda v: softmax(v * 0.125), lambda v: topi.nn.softmax(_scaled(v, c(0.125, v.dtype)), -1), x(3, 40)
+    "softmax, scale",
+    lambda v: softmax(v * 0.125),
+    lambda v: topi.nn.softmax(_scaled(v, c(0.125, v.dtype)), -1),
+    x(3, 40),
 )
 of_te(
     "softmax, temperature of each row",
@@ -118,7 +125,15 @@ of_te(
 )
 
 
-@entry("softmax, temperature as a scalar", "TVMScript", lambda v, t: softmax(v / t), x(3, 8), x(), dtypes=WIDE, draw="unit")
+@entry(
+    "softmax, temperature as a scalar",
+    "TVMScript",
+    lambda v, t: softmax(v / t),
+    x(3, 8),
+    x(),
+    dtypes=WIDE,
+    draw="unit",
+)
 def _temperature(_: str) -> Any:
     @T.prim_func(s_tir=True)
     def func(v: T.Buffer((3, 8), "float32"), t: T.float32, y: T.Buffer((3, 8), "float32")):
@@ -186,7 +201,12 @@ def _scale_mask(bb: Any, v: Any, m: Any) -> Any:
     return nn.softmax(bb.emit(relax.op.add(scaled, m)), -1)
 
 
-for shape, label in (((2, 1, 3, 24), "batch"), ((1, 1, 3, 24), "all"), ((2, 2, 1, 24), "head"), ((1, 1, 1, 24), "columns")):
+for shape, label in (
+    ((2, 1, 3, 24), "batch"),
+    ((1, 1, 3, 24), "all"),
+    ((2, 2, 1, 24), "head"),
+    ((1, 1, 1, 24), "columns"),
+):
     of_pattern(
         f"softmax, scale and additive mask by {label}",
         lambda v, m: softmax(v * 0.25 + m),
@@ -254,7 +274,12 @@ def _causal(v: Any) -> Any:
     return topi.nn.softmax(te.compute(v.shape, masked, name="masked"), -1)
 
 
-of_te("softmax, causal", lambda v: softmax(np.where(np.tril(np.ones(v.shape[-2:], bool)), v, -np.inf)), _causal, x(2, 9, 9))
+of_te(
+    "softmax, causal",
+    lambda v: softmax(np.where(np.tril(np.ones(v.shape[-2:], bool)), v, -np.inf)),
+    _causal,
+    x(2, 9, 9),
+)
 
 
 def _alibi(v: Any, slope: Any) -> Any:
@@ -275,7 +300,8 @@ of_te(
     "softmax, logits capped by tanh",
     lambda v: softmax(5 * np.tanh(v / 5)),
     lambda v: topi.nn.softmax(
-        te.compute(v.shape, lambda i, j: tirx.tanh(v[i, j] / c(5, v.dtype)) * c(5, v.dtype), name="capped"), -1
+        te.compute(v.shape, lambda i, j: tirx.tanh(v[i, j] / c(5, v.dtype)) * c(5, v.dtype), name="capped"),
+        -1,
     ),
     x(3, 24),
 )
@@ -342,7 +368,11 @@ def _with_lse(v: Any) -> Any:
 
 
 of_te(
-    "softmax and its log-sum-exp", lambda v: (softmax(v), special.logsumexp(v, axis=-1)), _with_lse, x(3, 24), looser=4
+    "softmax and its log-sum-exp",
+    lambda v: (softmax(v), special.logsumexp(v, axis=-1)),
+    _with_lse,
+    x(3, 24),
+    looser=4,
 )
 
 
@@ -376,11 +406,18 @@ of_te(
     lambda v: topi.nn.softmax(topi.nn.pad(v, (0, 2), (0, 2), pad_value=-1.0), -1),
     x(3, 24),
 )
-of_te("softmax of softmax", lambda v: softmax(softmax(v)), lambda v: topi.nn.softmax(topi.nn.softmax(v, -1), -1), x(3, 24))
+of_te(
+    "softmax of softmax",
+    lambda v: softmax(softmax(v)),
+    lambda v: topi.nn.softmax(topi.nn.softmax(v, -1), -1),
+    x(3, 24),
+)
 of_te(
     "softmax of int8 logits with a scale",
     lambda v: softmax(v * 0.05),
-    lambda v: topi.nn.softmax(te.compute(v.shape, lambda i, j: v[i, j].astype("float32") * 0.05, name="wide"), -1),
+    lambda v: topi.nn.softmax(
+        te.compute(v.shape, lambda i, j: v[i, j].astype("float32") * 0.05, name="wide"), -1
+    ),
     ((3, 24), "int8"),
     dtypes=WIDE,
 )
@@ -453,9 +490,7 @@ def _smoothed(v: Any, label: Any) -> Any:
     logs = topi.nn.log_softmax(v)
     mean = topi.sum(logs, axis=-1)
     d = v.dtype
-    return te.compute(
-        (5,), lambda i: -logs[i, label[i]] * c(0.9, d) - mean[i] * c(0.1 / 24, d), name="loss"
-    )
+    return te.compute((5,), lambda i: -logs[i, label[i]] * c(0.9, d) - mean[i] * c(0.1 / 24, d), name="loss")
 
 
 of_te(
