@@ -269,10 +269,9 @@ def report(args: argparse.Namespace) -> int:
     folders = [r for r in args.records if Path(r).is_dir()]
     if folders and len(args.records) > 1:
         raise ReduceError(f"{folders[0]!r} is a folder beside other records; needs one folder, or files")
-    if folders:
-        text = study_report(Path(folders[0]))
-    else:
-        text = markdown(rows_of([existing(r) for r in args.records]))
+    text = (
+        study_report(Path(folders[0])) if folders else markdown(rows_of([existing(r) for r in args.records]))
+    )
     if args.out is not None:
         Path(args.out).write_text(text.rstrip("\n") + "\n", encoding="utf-8")
     if args.json:

@@ -60,7 +60,9 @@ class Ladder:
         )
         rungs = list(steps(shape, limits))
         # Facts and features may differ in the widest element; then the nearest shape counts.
-        place = float(rungs.index(candidate) + 1) if candidate in rungs else FAR + _distance(candidate, rungs[0])
+        place = (
+            float(rungs.index(candidate) + 1) if candidate in rungs else FAR + _distance(candidate, rungs[0])
+        )
         return CostEstimate(local=place, launch=1.0, kernel_score=place, unit=RUNGS)
 
 
@@ -136,14 +138,30 @@ def _wanted(shape: Shape, vector: int, limits: DeviceLimits) -> tuple[int, int, 
     # Elements of one lane: few where the launch is latency, more where it is a stream of rows.
     thin = shape.rows < 2 * (limits.cores or ASSUMED_CORES) and not few
     merged = two and not few and n > 2048 and not narrow
-    lane: float
-    if narrow and vector > 1:
-        lane = 8 if few and n <= 2048 else (12 if thin else 16) if n <= 4096 else 24 if n <= 8192 else 12 if few else 64
-    elif thin and n <= 4096:
-        lane = 4 if merged else 6
-    else:
-        lane = (11 if narrow and n > 2048 else 8) if n <= 4096 else (16 if merged else 12) if n <= 8192 else 12 if few else 32 if merged else 43
+    lane = _narrow_lane(n, few, thin) if narrow and vector > 1 else _lane(n, few, thin, narrow, merged)
     return _whole(n / lane, vector, n, limits), 1, "private", merged
+
+
+def _narrow_lane(columns: int, few: bool, thin: bool) -> int:
+    """Elements of a lane, 16-bit rows in accesses of 16 bytes."""
+    if columns <= 4096:
+        return 8 if few and columns <= 2048 else 12 if thin else 16
+    if columns <= 8192:
+        return 24
+    return 12 if few else 64
+
+
+def _lane(columns: int, few: bool, thin: bool, narrow: bool, merged: bool) -> int:
+    """Elements of a lane, everything else."""
+    if columns <= 4096:
+        if thin:
+            return 4 if merged else 6
+        return 11 if narrow and columns > 2048 else 8
+    if columns <= 8192:
+        return 16 if merged else 12
+    if few:
+        return 12
+    return 32 if merged else 43
 
 
 def _few_long(shape: Shape, limits: DeviceLimits) -> tuple[int, int, str, bool]:

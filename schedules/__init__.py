@@ -1,6 +1,6 @@
 """The only writers of TIR: plans become kernels here, and TVM finds us here."""
 
-from .building import build, compile, register, tir_pipeline  # noqa: A004 - the public name
+from .building import build, compile, register, tir_pipeline
 from .planning import as_target, describe, force, lower, plan
 from .rule import RowReduction, ScheduleReductions
 from .settings import use

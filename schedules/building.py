@@ -1,4 +1,4 @@
-"""Our named pipelines, and `compile`, which uses them: functions that we emit keep every barrier and array they have."""
+"""Our named pipelines, and `compile`, which uses them: what we emit keeps every barrier and array that it has."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def build(mod: Any, target: Any) -> tvm.runtime.Executable:
     return tvm.compile(mod, target, tir_pipeline=NAME)
 
 
-def compile(  # noqa: A001 - the public name is TVM's own
+def compile(
     mod: Any,
     target: Any,
     policy: Any = "analytic",
@@ -197,7 +197,10 @@ def compile(  # noqa: A001 - the public name is TVM's own
     is_relax = any(isinstance(f, relax.Function) for _, f in mod.functions_items())
     if not fallback and not is_relax:
         mod = tvm.IRModule(
-            {g: lower(f, plan_with(f, target, how)) if _schedulable(f) else f for g, f in mod.functions_items()},
+            {
+                g: lower(f, plan_with(f, target, how)) if _schedulable(f) else f
+                for g, f in mod.functions_items()
+            },
             attrs=mod.attrs,
         )
     with use(policy, calibration, limits, device):
@@ -205,7 +208,9 @@ def compile(  # noqa: A001 - the public name is TVM's own
             return tvm.compile(mod, target, tir_pipeline=NAME)
         if fallback:
             return tvm.compile(mod, target, relax_pipeline=NAME, tir_pipeline=NAME)
-        raise Unsupported("fallback=False with a Relax module; needs PrimFuncs, since a whole model holds other operators")
+        raise Unsupported(
+            "fallback=False with a Relax module; needs PrimFuncs, since a whole model holds other operators"
+        )
 
 
 def _schedulable(func: Any) -> bool:

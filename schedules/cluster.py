@@ -1,7 +1,8 @@
-"""Hopper's launches (CUDA, sm_90 and later): dependent launches; thread-block clusters, a barrier over several groups, and stores into their shared memory.
+"""Hopper's launches (CUDA, sm_90 and later): dependent launches, and thread-block clusters.
 
-TVM's own `cluster_sync` lets the compiler move memory accesses across it, so the barrier here is ours. On the CPU
-model the helpers are those of its header: the macro TIRX_REDUCE_CPU_MODEL is set there and the text below is skipped.
+A cluster is a barrier over several groups, and stores into one another's shared memory. TVM's own `cluster_sync` lets
+the compiler move memory accesses across it, so the barrier here is ours. On the CPU model the helpers are those of its
+header: the macro TIRX_REDUCE_CPU_MODEL is set there and the text below is skipped.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def begin(block: Block) -> None:
 
 
 def arrive(block: Block) -> None:
-    """This lane's group is here; what it wrote is visible to whoever waits."""
+    """Say that this lane's group is here; what it wrote is visible to whoever waits."""
     _call(block, "tirx_reduce_cluster_arrive", source=_ARRIVE)
 
 

@@ -69,7 +69,11 @@ def identity(combiner: str, dtype: str) -> Any:
     low = combiner in ("max", "argmax")
     if real:
         return imm(float("-inf") if low else float("inf"), dtype)
-    return imm(0 if low else 1, "int32") if dtype == "bool" else imm(_INT_RANGE[dtype][0 if low else 1], register_dtype(dtype))
+    return (
+        imm(0 if low else 1, "int32")
+        if dtype == "bool"
+        else imm(_INT_RANGE[dtype][0 if low else 1], register_dtype(dtype))
+    )
 
 
 def combine(combiner: str, mine: tuple[Any, ...], theirs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -112,7 +116,9 @@ def shuffle_xor(block: Block, value: Any, offset: int, kind: str) -> Any:
         low = shuffle_xor(block, cast(value, "uint32"), offset, kind)
         high = shuffle_xor(block, cast(value >> imm(32, dtype), "uint32"), offset, kind)
         return tirx.bitwise_or(cast(low, dtype), cast(high, dtype) << imm(32, dtype))
-    return block.bind("o", tirx.call_extern(dtype, "simd_shuffle_xor", value, tirx.Cast("uint16", imm(offset))))
+    return block.bind(
+        "o", tirx.call_extern(dtype, "simd_shuffle_xor", value, tirx.Cast("uint16", imm(offset)))
+    )
 
 
 def reduce_lanes(
@@ -166,7 +172,10 @@ def _slots(
     """Threadgroup arrays of `count` slots for each value, and where those in use begin."""
     halves = 1 if lanes.parity is None else 2
     slots = [
-        tuple(block.alloc(f"{name}_{k}_{i}", count * halves, str(v.ty.dtype), "shared") for i, v in enumerate(vs))
+        tuple(
+            block.alloc(f"{name}_{k}_{i}", count * halves, str(v.ty.dtype), "shared")
+            for i, v in enumerate(vs)
+        )
         for k, vs in enumerate(values)
     ]
     return slots, imm(0) if lanes.parity is None else lanes.parity * imm(count)
@@ -264,8 +273,7 @@ def _fold(block: Block, combiner: str, values: list[tuple[Any, ...]]) -> tuple[A
     """A tree over the slots: the same order in every lane, and a short chain."""
     while len(values) > 1:
         paired = [
-            named(block, combine(combiner, values[i], values[i + 1]))
-            for i in range(0, len(values) - 1, 2)
+            named(block, combine(combiner, values[i], values[i + 1])) for i in range(0, len(values) - 1, 2)
         ]
         values = paired + ([values[-1]] if len(values) % 2 else [])
     return values[0]

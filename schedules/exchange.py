@@ -23,7 +23,9 @@ def totals_of(k: Kernel, w: Walk, groups: int = 1, within_subgroup: bool = False
     combiners = tuple(k.program.reductions[i].combiner for i in w.plan.reductions)
     partials = []
     for i, name in zip(w.plan.reductions, combiners, strict=True):
-        chains = [tuple(block.bind("a", load(a, v)) for a in w.accumulators[i]) for v in range(k.candidate.vector)]
+        chains = [
+            tuple(block.bind("a", load(a, v)) for a in w.accumulators[i]) for v in range(k.candidate.vector)
+        ]
         total = chains[0]
         for chain in chains[1:]:
             total = named(block, combine(name, total, chain))
@@ -179,7 +181,12 @@ def _gathered(
     combiners = tuple(r.combiner for r in of)
     starts = [(start_of(r, 0),) for r in of]
     found = gather(
-        k.block, combiners, starts, lanes, count, lambda inside, n, index: (read(inside, reductions[n], index),)
+        k.block,
+        combiners,
+        starts,
+        lanes,
+        count,
+        lambda inside, n, index: (read(inside, reductions[n], index),),
     )
     return [value for (value,) in found]
 

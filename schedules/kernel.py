@@ -22,7 +22,17 @@ from tirx_reduce.program import Const, RowProgram
 from tirx_reduce.values import Candidate
 
 from . import arithmetic, cluster, passes
-from .exchange import assume, conclude, join, leave, open_workspace, recall, settle_cluster, settle_group, totals_of
+from .exchange import (
+    assume,
+    conclude,
+    join,
+    leave,
+    open_workspace,
+    recall,
+    settle_cluster,
+    settle_group,
+    totals_of,
+)
 from .merge import Rider, riders
 from .prefetch import Prefetch, issue, receive
 from .row_values import row_outputs
@@ -148,7 +158,9 @@ def _resident(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Rid
     place(k, begin)
     ahead = Prefetch.of(k, walks[0])
     if ahead is None:
-        raise Unsupported("resident groups with a row that cannot be prefetched; needs dense rows and whole packets of 16 bytes")
+        raise Unsupported(
+            "resident groups with a row that cannot be prefetched; needs dense rows and whole packets of 16 bytes"
+        )
     ahead.open(k)
     # Weights are the same for every row: loaded once where registers allow.
     load_ahead(k, walks, vectors=True)

@@ -74,7 +74,13 @@ def riders(program: RowProgram, walks: tuple[Pass, ...], step: int) -> dict[int,
     if len(walks) < 2:
         return {}
     first, second = walks[:2]
-    if not first.reductions or not second.reductions or second.outputs or second.row_outputs or first.row_outputs:
+    if (
+        not first.reductions
+        or not second.reductions
+        or second.outputs
+        or second.row_outputs
+        or first.row_outputs
+    ):
         return {}
     found: dict[int, Rider] = {}
     for j in second.reductions:
@@ -90,30 +96,46 @@ def _rider(program: RowProgram, j: int, step: int) -> Rider | None:
     if r.combiner != "sum" or r.dtypes != ("float32",) or r.init:
         return None
     (element,) = r.elements
-    if not isinstance(element, Op):
+    exponent = _operands(element, "exp")
+    if exponent is not None:
+        return _exponential(program, exponent[0])
+    factors = _operands(element, "mul")
+    equal = isinstance(program.columns, Const) and int(program.columns.value) % step == 0
+    if factors is None or factors[0] != factors[1] or not equal:
         return None
-    if element.name == "exp" and _is(element.args[0], "sub"):
-        value, base = element.args[0].args  # type: ignore[union-attr]
-        return Rider(on=base.reduction, rule="exponential") if _earlier(program, base, "max", value) else None
-    if element.name == "mul" and element.args[0] == element.args[1] and _is(element.args[0], "sub"):
-        value, mean = element.args[0].args  # type: ignore[union-attr]
-        base = _sum_of_mean(program, mean)
-        equal = isinstance(program.columns, Const) and int(program.columns.value) % step == 0
-        if base is None or not equal or not _earlier(program, base, "sum", value):
-            return None
-        return Rider(on=base.reduction, rule="square")
-    return None
+    return _square(program, factors[0])
 
 
-def _is(e: Expr, name: str) -> bool:
-    return isinstance(e, Op) and e.name == name
+def _exponential(program: RowProgram, exponent: Expr) -> Rider | None:
+    """A sum of exp(g - m) that rides on the maximum m of g."""
+    difference = _operands(exponent, "sub")
+    if difference is None:
+        return None
+    value, base = difference
+    if not isinstance(base, RowValue):
+        return None
+    return Rider(on=base.reduction, rule="exponential") if _earlier(program, base, "max", value) else None
 
 
-def _earlier(program: RowProgram, base: Expr, combiner: str, value: Expr) -> bool:
-    if not isinstance(base, RowValue) or base.dtype != "float32":
-        return False
+def _square(program: RowProgram, factor: Expr) -> Rider | None:
+    """A sum of (g - mean)² that rides on the sum of g."""
+    difference = _operands(factor, "sub")
+    if difference is None:
+        return None
+    value, mean = difference
+    base = _sum_of_mean(program, mean)
+    if base is None or not _earlier(program, base, "sum", value):
+        return None
+    return Rider(on=base.reduction, rule="square")
+
+
+def _operands(e: Expr, name: str) -> tuple[Expr, ...] | None:
+    return e.args if isinstance(e, Op) and e.name == name else None
+
+
+def _earlier(program: RowProgram, base: RowValue, combiner: str, value: Expr) -> bool:
     r = program.reductions[base.reduction]
-    return r.combiner == combiner and r.elements == (value,) and not r.init
+    return base.dtype == "float32" and r.combiner == combiner and r.elements == (value,) and not r.init
 
 
 def _sum_of_mean(program: RowProgram, mean: Expr) -> RowValue | None:

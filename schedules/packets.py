@@ -166,7 +166,16 @@ __device__ __forceinline__ void tirx_reduce_store_streaming(void* there, const v
 
 
 def copy_packet(
-    block: Block, row: Row, stream: Stream, packet: Any, local: Any, at: Any, *, edge: bool, store: bool, offset: Any = None
+    block: Block,
+    row: Row,
+    stream: Stream,
+    packet: Any,
+    local: Any,
+    at: Any,
+    *,
+    edge: bool,
+    store: bool,
+    offset: Any = None,
 ) -> None:
     """Move one packet between memory and `local[at …]`, all of it at once where that is proved.
 
@@ -175,6 +184,7 @@ def copy_packet(
         if whole: local[at : at+V] = x[offset : offset+V]
         else: for v: if inside(v): local[at + v] = x[offset + v]
     """
+
     def element(inner: Block, v: Any) -> None:
         where = offset(v) if offset is not None else stream.offset(row, packet, v)
         if store:
@@ -183,9 +193,11 @@ def copy_packet(
             inner.store(local, at + v, load(stream.view, where))
 
     def one_by_one(inner: Block, guarded: bool) -> None:
-        with inner.loop("v", row.vector, UNROLLED) as (body, v):
-            with body.when(row.inside(packet, v) if guarded else None) as guard:
-                element(guard, v)
+        with (
+            inner.loop("v", row.vector, UNROLLED) as (body, v),
+            body.when(row.inside(packet, v) if guarded else None) as guard,
+        ):
+            element(guard, v)
 
     if not stream.wide(row):
         uniform = row.shift is None  # then a packet is inside as a whole or not at all

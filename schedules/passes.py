@@ -44,12 +44,18 @@ def cut(walks: Walks, keep: bool, upgrade: bool = True, widen: bool = False) -> 
     plans: list[Pass] = []
     for number in range(1, depth + 2):
         plan = Pass(
-            reductions=tuple(i for i in range(len(program.reductions)) if program.reduction_level(i) == number),
+            reductions=tuple(
+                i for i in range(len(program.reductions)) if program.reduction_level(i) == number
+            ),
             outputs=tuple(
-                i for i, out in enumerate(program.outputs) if not out.per_row and walks.level(out.value) == number - 1
+                i
+                for i, out in enumerate(program.outputs)
+                if not out.per_row and walks.level(out.value) == number - 1
             ),
             row_outputs=tuple(
-                i for i, out in enumerate(program.outputs) if out.per_row and max(1, walks.level(out.value)) == number
+                i
+                for i, out in enumerate(program.outputs)
+                if out.per_row and max(1, walks.level(out.value)) == number
             ),
         )
         if plan.reductions or plan.outputs or plan.row_outputs:
@@ -68,10 +74,13 @@ def _with_kept(walks: Walks, plans: tuple[Pass, ...], upgrade: bool, widen: bool
     found: tuple[Expr, ...] = ()
     for number, plan in enumerate(plans):
         rest = tuple(e for p in plans[number + 1 :] for e in column_values(walks.program, p))
-        if number == 0:
-            ends = walks.kept()
-        else:
-            ends = _upgraded(walks, rest, found, number, widen) if upgrade else found
+        ends = (
+            walks.kept()
+            if number == 0
+            else _upgraded(walks, rest, found, number, widen)
+            if upgrade
+            else found
+        )
         ends = ends if rest else ()
         out.append(replace(plan, found=found, kept=ends))
         found = ends
@@ -107,7 +116,9 @@ def _largest(walks: Walks, exprs: tuple[Expr, ...], level: int) -> tuple[Expr, .
         loads = walks.loads(e)
         if all(walks.is_vector(load) for load in loads):
             return
-        mixed = any(walks.is_vector(load) for load in loads) or any(type(x).__name__ == "ColIndex" for x in walk(e))
+        mixed = any(walks.is_vector(load) for load in loads) or any(
+            type(x).__name__ == "ColIndex" for x in walk(e)
+        )
         if walks.level(e) <= level and not mixed:
             found[e] = None
             return

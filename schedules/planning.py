@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -12,7 +12,7 @@ from tvm import tirx
 
 from tirx_reduce import facts as reader
 from tirx_reduce.candidates import enumerate_candidates, refusal, widest_vector
-from tirx_reduce.cost import Policy, choose, decide, features
+from tirx_reduce.cost import Policy, decide, features
 from tirx_reduce.describe import digest
 from tirx_reduce.device import device_name, limits_for
 from tirx_reduce.errors import ReduceError, Unsupported
@@ -30,7 +30,7 @@ from tirx_reduce.values import (
 
 from .kernel import emit
 from .settings import Settings, settings
-from .tir import Block, function, imm
+from .tir import function, imm
 
 # Row counts at which a symbolic launch is planned; between two that agree there is one kernel.
 ROW_COUNTS = tuple(4**k for k in range(11))
@@ -39,7 +39,7 @@ ASSUMED_COLUMNS = 4096
 
 
 def as_target(target: Any) -> tvm.target.Target:
-    """A TVM target from a name, a mapping, or itself. A CUDA target that names no arch means sm_90 where no GPU answers.
+    """A TVM target from a name, a mapping, or itself; `cuda` means sm_90 where no GPU answers.
 
     Raises
     ------
@@ -54,7 +54,9 @@ def as_target(target: Any) -> tvm.target.Target:
         return tvm.target.Target(target)
     except (ValueError, TypeError, RuntimeError, tvm.error.InternalError) as error:
         text = str(error).strip().splitlines()[-1]
-        raise ReduceError(f"target {target!r}: {text}; needs one that TVM knows, such as 'metal' or 'cuda'") from error
+        raise ReduceError(
+            f"target {target!r}: {text}; needs one that TVM knows, such as 'metal' or 'cuda'"
+        ) from error
 
 
 def plan(
@@ -99,7 +101,14 @@ def plan(
 
 def plan_with(func: tirx.PrimFunc, target: tvm.target.Target, how: Settings) -> GroupPlan:
     """`plan` with settings that are checked already; the same question is answered from a memo."""
-    key = (tvm_ffi.structural_hash(func), str(target), how.limits, how.device, how.selection.name, id(how.selection.policy))
+    key = (
+        tvm_ffi.structural_hash(func),
+        str(target),
+        how.limits,
+        how.device,
+        how.selection.name,
+        id(how.selection.policy),
+    )
     for known, selection, found in _memo.get(key, ()):
         if selection == how.selection and tvm_ffi.structural_equal(known, func):
             return found
@@ -194,7 +203,7 @@ def _by_rows(
     plans = [_decide(reading, policy, counts, limits, max(fixed, rows)) for rows in ROW_COUNTS]
     variants: list[tuple[Interval, GroupPlan]] = []
     low = 1
-    for here, after, rows in zip(plans, plans[1:] + [None], ROW_COUNTS, strict=True):
+    for here, after, rows in zip(plans, [*plans[1:], None], ROW_COUNTS, strict=True):
         if after is not None and after.candidate == here.candidate:
             continue
         variants.append(((low, rows if after is not None else None), here))
@@ -248,7 +257,9 @@ def lower(func: tirx.PrimFunc, plan: GroupPlan) -> tirx.PrimFunc:
     """
     reading = reader.read(func)
     if plan.subject and plan.subject != subject(reading.facts):
-        raise ReduceError(f"the plan is for {plan.subject[:12]}, the function is {subject(reading.facts)[:12]}; needs its own plan")
+        raise ReduceError(
+            f"the plan is for {plan.subject[:12]}, the function is {subject(reading.facts)[:12]}; needs its own plan"
+        )
     return _finish(func, _body(reading, plan), plan)
 
 

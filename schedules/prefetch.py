@@ -64,11 +64,11 @@ class Prefetch:
         if not whole or c.packing > 1 or c.reuse != "private":
             return None
         loads = tuple(
-            l
-            for l in passes.column_loads(k.program, first)
-            if l.index.dense and tirx_bytes(memory_dtype(l.dtype, k.kind)) * c.vector == BYTES
+            ref
+            for ref in passes.column_loads(k.program, first)
+            if ref.index.dense and tirx_bytes(memory_dtype(ref.dtype, k.kind)) * c.vector == BYTES
         )
-        loads = tuple(l for l in loads if l.dtype == loads[0].dtype)
+        loads = tuple(ref for ref in loads if ref.dtype == loads[0].dtype)
         return cls(loads=loads, extent=k.geometry.rounds * c.vector * c.threads) if loads else None
 
     def open(self, k: Kernel) -> None:
@@ -86,7 +86,7 @@ def issue(k: Kernel, block: Block, ahead: Prefetch, row: Any) -> None:
     """Start to copy `row`."""
     it, vector = k.index_dtype, imm(k.candidate.vector)
     base = row * cast(k.geometry.columns, it)
-    for number, l in enumerate(ahead.loads):
+    for number, ref in enumerate(ahead.loads):
         for segment in k.geometry.segments():
             with block.loop("r", segment.count, UNROLLED) as (body, r):
                 turn = imm(segment.start) + r
@@ -97,7 +97,7 @@ def issue(k: Kernel, block: Block, ahead: Prefetch, row: Any) -> None:
                         inside,
                         "tirx_reduce_async_copy_16",
                         tirx.address_of(load(ahead.array, ahead.place(k, number, turn))),
-                        tirx.address_of(load(k.views[l.param], source)),
+                        tirx.address_of(load(k.views[ref.param], source)),
                         source=_COPY,
                     )
     _call(block, "tirx_reduce_async_commit", source=_COMMIT)
@@ -107,15 +107,16 @@ def receive(k: Kernel, ahead: Prefetch) -> None:
     """Wait for the copies, and take the row into registers: its place in shared memory is free afterwards."""
     _call(k.block, "tirx_reduce_async_wait", source=_WAIT)
     vector = k.candidate.vector
-    for number, l in enumerate(ahead.loads):
+    for number, ref in enumerate(ahead.loads):
         taken = k.block.alloc("row", k.geometry.rounds * vector, str(ahead.array.ty.dtype))
         for segment in k.geometry.segments():
             with k.block.loop("r", segment.count, UNROLLED) as (body, r):
                 turn = imm(segment.start) + r
-                with body.when(k.geometry.whole(k.geometry.packet(turn)) if segment.edge else None) as inside:
-                    with inside.loop("v", vector, VECTORIZED) as (each, v):
-                        each.store(taken, turn * imm(vector) + v, load(ahead.array, ahead.place(k, number, turn) + v))
-        k.ahead[l] = taken
+                whole = k.geometry.whole(k.geometry.packet(turn)) if segment.edge else None
+                with body.when(whole) as inside, inside.loop("v", vector, VECTORIZED) as (each, v):
+                    place = ahead.place(k, number, turn) + v
+                    each.store(taken, turn * imm(vector) + v, load(ahead.array, place))
+        k.ahead[ref] = taken
 
 
 def _call(block: Block, name: str, *args: Any, source: str) -> None:

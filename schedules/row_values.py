@@ -99,7 +99,9 @@ def stream(k: Kernel, param: int, access: Access, dtype: str, store: bool = Fals
     """One tensor as this row reads or writes it."""
     start = imm(0, k.index_dtype) if access.stride is None else row_offset(k, access)
     hint = HINTS[1 if store else 0] and k.kind == "cuda" and not k.walks.is_vector(Load(param, access, dtype))
-    return Stream(view=k.views[param], access=access, start=start, dtype=memory_dtype(dtype, k.kind), hint=hint)
+    return Stream(
+        view=k.views[param], access=access, start=start, dtype=memory_dtype(dtype, k.kind), hint=hint
+    )
 
 
 def held_dtypes(r: Reduction) -> tuple[str, ...]:

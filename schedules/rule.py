@@ -24,7 +24,7 @@ def schedule(func: tirx.PrimFunc, target: tvm.target.Target, how: Settings) -> t
         return lower(func, plan_with(func, target, how))
     except ReduceError as declined:
         return str(declined)
-    except Exception as fault:  # noqa: BLE001 - the one boundary to a user's build: a fault of ours must not end it
+    except Exception as fault:
         return f"internal: {type(fault).__name__}: {fault}"
 
 
@@ -43,7 +43,11 @@ class RowReduction(dl.gpu.base.GPUScheduleRule):
     """
 
     def __init__(
-        self, policy: Any = "analytic", calibration: Any = None, limits: DeviceLimits | None = None, device: Any = None
+        self,
+        policy: Any = "analytic",
+        calibration: Any = None,
+        limits: DeviceLimits | None = None,
+        device: Any = None,
     ) -> None:
         super().__init__()
         self._how = settings(policy, calibration, limits, device)
@@ -88,7 +92,11 @@ class ScheduleReductions:
     """
 
     def __init__(
-        self, policy: Any = "analytic", calibration: Any = None, limits: DeviceLimits | None = None, device: Any = None
+        self,
+        policy: Any = "analytic",
+        calibration: Any = None,
+        limits: DeviceLimits | None = None,
+        device: Any = None,
     ) -> None:
         self._how = settings(policy, calibration, limits, device)
         self.declined: list[tuple[str, str]] = []
@@ -138,7 +146,12 @@ def _target(func: Any) -> tvm.target.Target | None:
 
 def gpu_function(func: Any) -> bool:
     """A PrimFunc with a GPU target of its own that nobody has scheduled."""
-    if not isinstance(func, tirx.PrimFunc) or _scheduled(func) or not func.attrs or "target" not in func.attrs:
+    if (
+        not isinstance(func, tirx.PrimFunc)
+        or _scheduled(func)
+        or not func.attrs
+        or "target" not in func.attrs
+    ):
         return False
     return "gpu" in func.attrs["target"].keys and not _has_threads(func)
 

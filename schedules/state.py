@@ -72,7 +72,9 @@ def declare(k: Kernel) -> None:
     symbolic = False
     largest = 0
     for tensor in k.program.tensors:
-        view, declaration = flat(k.params[tensor.param], f"{tensor.name}_flat", memory_dtype(tensor.dtype, k.kind))
+        view, declaration = flat(
+            k.params[tensor.param], f"{tensor.name}_flat", memory_dtype(tensor.dtype, k.kind)
+        )
         k.views[tensor.param] = view
         k.block.add(declaration)
         sizes = [e.value for e in tensor.shape if isinstance(e, Const)]

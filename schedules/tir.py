@@ -5,9 +5,9 @@ Everything is built with constructors: parsing TVMScript costs 30 ms a kernel, t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Iterator
+from typing import Any
 
 import tvm
 from tvm import ir, s_tir, tirx

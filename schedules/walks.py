@@ -66,9 +66,9 @@ def walk_columns(k: Kernel, number: int, plan: passes.Pass) -> Walk:
         return w
     _start_keeps(k, w)
     w.loads = {
-        l: stream(k, l.param, l.index, l.dtype)
-        for l in passes.column_loads(k.program, plan)
-        if l not in k.ahead
+        ref: stream(k, ref.param, ref.index, ref.dtype)
+        for ref in passes.column_loads(k.program, plan)
+        if ref not in k.ahead
     }
     for i in plan.outputs:
         out = k.program.outputs[i]
@@ -77,7 +77,9 @@ def walk_columns(k: Kernel, number: int, plan: passes.Pass) -> Walk:
         w.stores[i] = stream(k, out.param, out.index, out.dtype, store=True)
     loops = Block()
     # Kept values live in registers only where every index of their array is a constant.
-    in_registers = any(all(a is not x for x in k.shared_arrays) for a in (*w.keeps.values(), *k.kept.values()))
+    in_registers = any(
+        all(a is not x for x in k.shared_arrays) for a in (*w.keeps.values(), *k.kept.values())
+    )
     kind = UNROLLED if in_registers else SERIAL
     for segment in k.geometry.segments():
         size = _chunk(k, segment)
@@ -170,15 +172,17 @@ def load_ahead(k: Kernel, later: tuple[passes.Pass, ...], vectors: bool = False)
     rounds = k.geometry.rounds
     if k.plain or k.candidate.reuse != "private" or not isinstance(rounds, int):
         return
-    loads = {l: None for plan in later for l in passes.column_loads(k.program, plan)}
-    wanted = [l for l in loads if l not in k.ahead and l not in k.kept and l.index.stride is not None]
-    wanted = [l for l in wanted if not vectors or k.walks.is_vector(l)]
+    loads = {ref: None for plan in later for ref in passes.column_loads(k.program, plan)}
+    wanted = [
+        ref for ref in loads if ref not in k.ahead and ref not in k.kept and ref.index.stride is not None
+    ]
+    wanted = [ref for ref in wanted if not vectors or k.walks.is_vector(ref)]
     scalars = rounds * k.candidate.vector
     words = sum(scalars * tirx_bytes(memory_dtype(e.dtype, k.kind)) / 4 for e in (*wanted, *k.kept))
     if not wanted or len(wanted) * scalars > AHEAD or words > SHARE * REGISTERS / k.candidate.threads:
         return
-    for l in wanted:
-        source = stream(k, l.param, l.index, l.dtype)
+    for ref in wanted:
+        source = stream(k, ref.param, ref.index, ref.dtype)
         array = k.block.alloc("ahead", rounds * k.candidate.vector, source.dtype)
         for segment in k.geometry.segments():
             with k.block.loop("r", segment.count, UNROLLED) as (body, r):
@@ -186,7 +190,7 @@ def load_ahead(k: Kernel, later: tuple[passes.Pass, ...], vectors: bool = False)
                 at = turn * imm(k.candidate.vector)
                 packet = k.geometry.packet(turn)
                 copy_packet(body, k.geometry, source, packet, array, at, edge=segment.edge, store=False)
-        k.ahead[l] = array
+        k.ahead[ref] = array
 
 
 def _packets(k: Kernel, w: Walk, body: Block, segment: Segment, done: Any, size: int) -> None:
@@ -194,8 +198,8 @@ def _packets(k: Kernel, w: Walk, body: Block, segment: Segment, done: Any, size:
     vector = k.candidate.vector
     in_place = k.candidate.reuse != "shared"
     stage = {
-        l: w.keeps[l] if l in w.keeps and in_place else body.alloc("x", size * vector, source.dtype)
-        for l, source in w.loads.items()
+        ref: w.keeps[ref] if ref in w.keeps and in_place else body.alloc("x", size * vector, source.dtype)
+        for ref, source in w.loads.items()
     }
 
     def at(u: Any) -> Turn:
@@ -204,15 +208,15 @@ def _packets(k: Kernel, w: Walk, body: Block, segment: Segment, done: Any, size:
 
     with body.loop("u", size, UNROLLED) as (inner, u):
         t = at(u)
-        for l, source in w.loads.items():
-            general = _general_offset(k, l, t.packet) if l.index.stride is None else None
+        for ref, source in w.loads.items():
+            general = _general_offset(k, ref, t.packet) if ref.index.stride is None else None
             copy_packet(
                 inner,
                 k.geometry,
                 source,
                 t.packet,
-                stage[l],
-                _staged(k, w, l, t, imm(0)),
+                stage[ref],
+                _staged(k, w, ref, t, imm(0)),
                 edge=segment.edge,
                 store=False,
                 offset=general,
@@ -221,14 +225,18 @@ def _packets(k: Kernel, w: Walk, body: Block, segment: Segment, done: Any, size:
         _compute(k, w, inner, segment, at(u))
 
 
-def _staged(k: Kernel, w: Walk, l: Load, t: Turn, v: Any) -> Any:
+def _staged(k: Kernel, w: Walk, ref: Load, t: Turn, v: Any) -> Any:
     """Where element `v` of a packet is among those that were loaded."""
-    return _kept_index(k, t.stage[l], t.turn, v) if t.stage[l] is w.keeps.get(l) else t.u * imm(k.candidate.vector) + v
+    return (
+        _kept_index(k, t.stage[ref], t.turn, v)
+        if t.stage[ref] is w.keeps.get(ref)
+        else t.u * imm(k.candidate.vector) + v
+    )
 
 
-def _general_offset(k: Kernel, l: Load, packet: Any) -> Any:
+def _general_offset(k: Kernel, ref: Load, packet: Any) -> Any:
     """The offset of element `v` where it is no affine function of the column."""
-    full = l.index.full
+    full = ref.index.full
     if full is None:
         raise Unsupported("an access that is neither affine nor spelled out; needs one of both")
 
@@ -245,10 +253,12 @@ def _compute(k: Kernel, w: Walk, block: Block, segment: Segment, t: Turn) -> Non
     geometry, vector = k.geometry, k.candidate.vector
     uniform = geometry.shift is None  # then a packet is inside as a whole or not at all
     results = {i: block.alloc("y", vector, out.dtype) for i, out in w.stores.items()}
-    with block.when(geometry.whole(t.packet) if segment.edge and uniform else None) as guard:
-        with guard.loop("v", vector, UNROLLED) as (elements, v):
-            with elements.when(geometry.inside(t.packet, v) if segment.edge and not uniform else None) as body:
-                _element(k, w, body, t, v, results)
+    with (
+        block.when(geometry.whole(t.packet) if segment.edge and uniform else None) as guard,
+        guard.loop("v", vector, UNROLLED) as (elements, v),
+        elements.when(geometry.inside(t.packet, v) if segment.edge and not uniform else None) as body,
+    ):
+        _element(k, w, body, t, v, results)
     for i, out in w.stores.items():
         with block.when(k.valid) as guard:
             copy_packet(guard, geometry, out, t.packet, results[i], imm(0), edge=segment.edge, store=True)

@@ -176,4 +176,6 @@ def test_what_is_legal_keeps_every_hard_limit(
         if c.reuse == "private":
             assert private_scalars(c, known.kept, columns) <= limits.private_scalars
         if c.reuse == "shared":
-            assert columns * size * c.packing // c.splits <= max(limits.shared_bytes, limits.opt_in_shared_bytes)
+            assert columns * size * c.packing // c.splits <= max(
+                limits.shared_bytes, limits.opt_in_shared_bytes
+            )

@@ -221,9 +221,7 @@ def walk(*roots: Expr) -> Iterator[Expr]:
 
 def uses_column(expr: Expr) -> bool:
     """Whether `expr` differs from column to column."""
-    return any(
-        isinstance(e, ColIndex) or (isinstance(e, Load) and e.index.stride != 0) for e in walk(expr)
-    )
+    return any(isinstance(e, ColIndex) or (isinstance(e, Load) and e.index.stride != 0) for e in walk(expr))
 
 
 def rewrite(expr: Expr, replace: Callable[[Expr], Expr | None]) -> Expr:
