@@ -1,0 +1,210 @@
+"""The emitter and its hooks: barriers, arrays, the report's matrix of mappings, the rule, the pass, the pipelines."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import tvm
+from tvm import relax
+from tvm.s_tir import dlight as dl
+
+import tirx_reduce as tr
+from tirx_reduce import emulator
+from tirx_reduce.bench.build import device_source
+from tirx_reduce.bench.cohorts import HELD_OUT_SHAPES, TRAINING_SHAPES
+from tirx_reduce.bench.workloads import get_workload
+from tirx_reduce.candidates import private_scalars
+from tirx_reduce.errors import ReduceError, UnknownPolicy, Unsupported
+from tirx_reduce.schedules import as_target, build, force
+from tirx_reduce.values import Candidate
+
+OPERATORS = ("softmax", "rms_norm", "layer_norm")
+SHAPES = (*TRAINING_SHAPES, *HELD_OUT_SHAPES)
+CUDA = {"kind": "cuda", "arch": "sm_90"}
+TARGETS = {"metal": "metal", "cuda": CUDA}
+WIDTHS = (64, 96, 256, 416, 1024)
+MOST_PRIVATE = 64
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_private_has_one_barrier_a_collective_and_no_larger_array_than_its_state(
+    operator: str, kind: str
+) -> None:
+    for shape in SHAPES:
+        width = next(w for w in range(64, 1025, 32) if private_scalars(_at(w), 1, shape[1]) <= MOST_PRIVATE)
+        func = get_workload(operator).func(shape)
+        plan = force(func, _at(width), as_target(TARGETS[kind]))
+        text = device_source(build(tr.lower(func, plan), as_target(TARGETS[kind])))
+        barriers = len(re.findall(r"threadgroup_barrier\(|__syncthreads\(\)", text))
+        assert barriers == plan.features.reductions, (shape, text)
+        arrays = [
+            int(n)
+            for line in text.splitlines()
+            if re.match(r"\s*(thread|alignas\(\d+\)) ", line)
+            for n in re.findall(r"\[(\d+)\]", line)
+        ]
+        lanes = [4 * n if "float4" in line else n for n, line in zip(arrays, _array_lines(text), strict=True)]
+        # A row that starts unaligned may touch one packet more.
+        assert max(lanes) <= private_scalars(_at(width), 1, shape[1]) + 4, (shape, lanes)
+
+
+def _array_lines(text: str) -> list[str]:
+    found = []
+    for line in text.splitlines():
+        if re.match(r"\s*(thread|alignas\(\d+\)) ", line):
+            found += [line] * len(re.findall(r"\[(\d+)\]", line))
+    return found
+
+
+def _at(width: int, reuse: str = "private") -> Candidate:
+    return Candidate(width=width, vector=4, reuse=reuse)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", TARGETS)
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"{s[0]}x{s[1]}")
+def test_every_width_and_reuse_is_right(shape: tuple[int, int], operator: str, kind: str) -> None:
+    _matrix(shape, operator, kind, WIDTHS)
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+@pytest.mark.parametrize(("operator", "shape"), list(zip(OPERATORS * 3, SHAPES, strict=False)))
+def test_some_widths_and_reuses_are_right(shape: tuple[int, int], operator: str, kind: str) -> None:
+    _matrix(shape, operator, kind, (96, 416))
+
+
+def _matrix(shape: tuple[int, int], operator: str, kind: str, widths: tuple[int, ...]) -> None:
+    workload, target = get_workload(operator), as_target(TARGETS[kind])
+    small = (2, shape[1])
+    inputs = workload.inputs(small)
+    for width in widths:
+        for reuse in ("reload", "private"):
+            func = workload.func(shape)
+            if reuse == "private" and private_scalars(_at(width), 1, shape[1]) > MOST_PRIVATE:
+                with pytest.raises(Unsupported, match=r"private: \d+ scalars a lane; limit 64"):
+                    force(func, _at(width), target)
+                continue
+            plan = force(func, _at(width, reuse), target)
+            # The mapping of the whole launch on two of its rows.
+            executable = build(tr.lower(workload.func(small), replace(plan, subject="")), target)
+            outputs = workload.empty(small)
+            emulator.emulate(executable, *inputs, *outputs, orders=("random",))
+            verdict = workload.verify(outputs, inputs)
+            assert verdict.ok, (width, reuse, verdict)
+
+
+def _legalized(columns: int = 768) -> tvm.IRModule:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((8, columns), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit(relax.op.add(x, x))
+            z = builder.emit_output(relax.op.nn.softmax(y, axis=-1))
+        builder.emit_func_output(z)
+    mod: tvm.IRModule = relax.transform.LegalizeOps()(builder.get())
+    return mod
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_the_rule_takes_reductions_and_declines_the_rest_with_a_reason(kind: str) -> None:
+    mod, rule = _legalized(), tr.RowReduction()
+    with as_target(TARGETS[kind]):
+        copy = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs)
+        done = dl.ApplyDefaultSchedule(rule, dl.gpu.Fallback())(copy)
+    funcs = {str(v.name_hint): f for v, f in done.functions_items() if isinstance(f, tvm.tirx.PrimFunc)}
+    assert "tirx_reduce.mapping" in funcs["softmax"].attrs
+    assert "tirx_reduce.mapping" not in funcs["add"].attrs
+    assert funcs["add"].attrs["tirx.is_scheduled"]
+    assert any("reduction" in reason for _, reason in rule.declined)
+
+
+def test_the_rule_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    func = get_workload("softmax").func((4, 64))
+    rule = tr.RowReduction()
+
+    def broken(*_: Any) -> Any:
+        raise KeyError("a fault of ours")
+
+    monkeypatch.setattr("tirx_reduce.schedules.rule.plan_with", broken)
+    assert rule.apply(func, as_target("metal"), False) is None
+    assert rule.declined == [("softmax", "internal: KeyError: 'a fault of ours'")]
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_the_pass_leaves_its_input_alone(kind: str) -> None:
+    mod = _legalized()
+    before = tvm.ir.save_json(mod)
+    with as_target(TARGETS[kind]):
+        done = tr.ScheduleReductions()(mod)
+    assert tvm.ir.save_json(mod) == before
+    assert "tirx_reduce.mapping" in done["softmax"].attrs
+    assert not done["add"].attrs or "tirx.is_scheduled" not in done["add"].attrs
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_a_program_that_knows_only_the_pipeline_names(kind: str) -> None:
+    target = as_target(TARGETS[kind])
+    executable = tvm.compile(_legalized(), target, relax_pipeline="tirx_reduce", tir_pipeline="tirx_reduce")
+    text = device_source(executable)
+    assert "softmax_kernel" in text
+    assert "add_kernel" in text
+    func = get_workload("rms_norm").func((8, 768))
+    alone = tvm.compile(tvm.IRModule({"rms_norm": func}), target, tir_pipeline="tirx_reduce")
+    assert "rms_norm_kernel" in device_source(alone)
+
+
+def test_autoload_whatever_the_import_order() -> None:
+    for order in ("import tvm, tirx_reduce", "import tirx_reduce, tvm", "import tvm"):
+        code = (
+            f"{order}\nimport tvm\nfrom tvm.tirx import compilation_pipeline as p\n"
+            "from tvm import relax\nassert 'tirx_reduce' in p.PIPELINE_MAP\nrelax.get_pipeline('tirx_reduce')"
+        )
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_mistakes_show_where_they_are_made() -> None:
+    func = get_workload("softmax").func((4, 64))
+    with pytest.raises(UnknownPolicy, match="no policy 'fastest'"):
+        tr.RowReduction(policy="fastest")
+    with pytest.raises(UnknownPolicy, match="no policy 'fastest'"):
+        tr.ScheduleReductions(policy="fastest")
+    with pytest.raises(UnknownPolicy, match="no policy 'fastest'"), tr.use(policy="fastest"):
+        pass
+    with pytest.raises(ReduceError, match="states no limits of a GPU; needs metal or cuda"):
+        tr.plan(func, "llvm")
+    with pytest.raises(ReduceError, match="needs one that TVM knows"):
+        tr.plan(func, "no-such-target")
+    plan = tr.plan(func, "metal")
+    with pytest.raises(ReduceError, match="needs its own plan"):
+        tr.lower(get_workload("softmax").func((4, 65)), plan)
+
+
+def test_without_fallback_the_first_declined_function_raises() -> None:
+    func = next(f for v, f in _legalized().functions_items() if v.name_hint == "add")
+    mod = tvm.IRModule({"add": func.with_attr("global_symbol", "add")})
+    with pytest.raises(Unsupported, match="without a reduction"):
+        tr.compile(mod, "metal", fallback=False)
+    tr.compile(mod, "metal")
+
+
+def test_use_decides_what_the_pipelines_plan_with() -> None:
+    func = get_workload("softmax").func((8, 4096))
+    target = as_target(CUDA)
+    with tr.use(policy="ladder"):
+        inside = device_source(
+            tvm.compile(tvm.IRModule({"softmax": func}), target, tir_pipeline="tirx_reduce")
+        )
+    outside = device_source(tvm.compile(tvm.IRModule({"softmax": func}), target, tir_pipeline="tirx_reduce"))
+    assert inside != outside
+    wanted = tr.plan(func, target, policy="ladder").width
+    assert f"__launch_bounds__({wanted})" in inside
