@@ -175,6 +175,8 @@ def legal(row: Row) -> bool:
     keeps = row["op"] not in (*BARE, "logsumexp") and row["columns"] > 1
     if row["reuse"] != "reload" and not keeps:
         return False
+    if row["reuse"] == "shared" and row["columns"] * row["packing"] > 8192:
+        return False
     scalars = 3 * -(-row["columns"] // (row["width"] * row["vector"])) * row["vector"]
     return row["reuse"] != "private" or scalars <= 64
 
@@ -206,6 +208,10 @@ def special_rows(row: Row) -> None:
     if row["op"] in ("rms_norm", "layer_norm") and row["numerics"] == "fast":
         # 1/√∞ is 0 on the GPUs, and what a host compiler makes of it under fast math is not theirs.
         keep = ~np.isinf(values).any(-1)
+        got, want, values = got[keep], want[keep], values[keep]
+    if row["op"] == "log_softmax" and row["numerics"] == "fast":
+        # Fast math may add the maximum and the logarithm first: then the result is rounded as they are.
+        keep = ~(np.isfinite(values) & (np.abs(values) > 10000)).any(-1)
         got, want, values = got[keep], want[keep], values[keep]
     if row["op"] == "layer_norm":
         # The mean of a constant row is rounded once: what is left of it is noise over sqrt(eps).
