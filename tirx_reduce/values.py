@@ -13,7 +13,7 @@ from .program import RowProgram
 REUSES = ("reload", "private", "shared")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)  # positional as well: users write them by hand
 class DeviceLimits:
     """Hard limits of one device; no cost policy may lift them."""
 
@@ -47,7 +47,7 @@ class DeviceLimits:
             raise ReduceError(f"DeviceLimits.subgroup_size is {self.subgroup_size}; needs a power of two")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)  # positional as well: users write them by hand
 class Candidate:
     """One mapping of rows onto the GPU."""
 
@@ -141,7 +141,7 @@ class Features:
     """The incumbent's choice, for policies that guard it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)  # positional as well: users write them by hand
 class CostEstimate:
     """The price of one whole launch."""
 
