@@ -144,7 +144,9 @@ def _conclude(row: Row) -> None:
     rated = {n: p for n, p in row["peers"].items() if n != COPY and "ratio" in p}
     if rated:
         name = min(rated, key=lambda n: float(rated[n]["ratio"]))
-        row["best"] = {"name": name, **rated[name]}
+        # Another peer may be ahead in every round where the nearest one is not.
+        counted = min(float(p["counted"]) for p in rated.values())
+        row["best"] = {"name": name, **rated[name], "counted": counted}
         return
     # Without a kernel of ours the best peer is still known, within one run.
     timed = {n: p for n, p in row["peers"].items() if n != COPY and "us" in p}
