@@ -1,0 +1,222 @@
+"""Counts of the peers' grid from its rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tirx_reduce.bench.grid_lines import FUSED, NEIGHBOURS, ODD, TABLE
+from tirx_reduce.bench.shapes import shape_text
+
+Row = dict[str, Any]
+Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
+CLASSES = ((64e6, "64 MB and more"), (16e6, "16 to 64 MB"), (4e6, "4 to 16 MB"), (0.0, "under 4 MB"))
+
+# Likely causes of lines behind a peer, none confirmed by hardware counters.
+WIDE16 = (
+    "two groups of a cluster share the row and meet after the walks; 16-bit rows leave half the bytes of a 32-bit "
+    "row to hide that behind"
+)
+CAUSES = {
+    "bfloat16 rms_norm 1024x32768": "a group of 512 lanes keeps 64 elements a lane; few groups fit a core at once",
+    "bfloat16 1024x32768": WIDE16,
+    "bfloat16 256x131072": "eight groups of a cluster share the row; the exchange over the cluster stands against half "
+    "the bytes of a 32-bit row",
+    "bfloat16 8x131072": "8 rows in pieces: too few loads in flight, and the exchange over the cluster in series with "
+    "them",
+    "bfloat16 32768x256": "rows of 512 bytes: scheduling of short groups and the weights of each",
+    "float32 2048x16384": "rows kept in registers bound the groups of a core, and with them the loads in flight",
+    "float32 1024x32768": "rows kept in registers bound the groups of a core, and with them the loads in flight",
+    "float32 64x12288": "64 groups on 132 cores",
+    "float32 64x12289": "64 groups on 132 cores, element accesses",
+    "float32 4096x4095": "element accesses: four times the load instructions of an aligned row",
+}
+
+
+def counts(final: Sequence[Row], earlier: Sequence[Row], table: Table) -> str:
+    """All of it."""
+    parts = [
+        _level(final, table), _short(final, table), _sizes(final, table), _targets(final, table),
+        _odd(final, table), _fused(final, table), _policies(final, earlier, table),
+    ]  # fmt: skip
+    return "\n\n".join(parts) + "\n"
+
+
+def _geometric(values: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def _name(row: Row) -> str:
+    return f"{row['dtype']} {row['operator']} {row['shape'].replace('x', '×')}"
+
+
+def _group(rows: Sequence[Row], group: str) -> list[Row]:
+    return [r for r in rows if r["group"] == group and "ratio" in r.get("best", {})]
+
+
+def _level(rows: Sequence[Row], table: Table) -> str:
+    """Worst ratio of a line over all peers of all runs."""
+    body = []
+    for group in (TABLE, ODD, FUSED):
+        mine = _group(rows, group)
+        raw = [float(r["best"]["ratio"]) for r in mine]
+        counted = [float(r["best"]["counted"]) for r in mine]
+        worst = min(mine, key=lambda r: float(r["best"]["ratio"]))
+        body.append(
+            [group, str(len(mine)), f"{sum(c >= 1.0 for c in counted)}", f"{sum(v >= 1.0 for v in raw)}",
+             f"{sum(v >= 0.98 for v in raw)}", f"{_geometric(raw):.3f}",
+             f"{min(raw):.3f}, {_name(worst)}, {worst['best']['name']}"]
+        )  # fmt: skip
+    head = ["lines", "compared", "≥ 1.00, ranges that include 1 counted as level", "≥ 1.00 by median alone",
+            "≥ 0.98 by median", "geometric mean", "worst"]  # fmt: skip
+    text = "## Level or ahead\n\nBest peer ÷ ours: the smallest ratio of a line over all peers of "
+    text += "both runs, each ratio taken inside its run.\n\n"
+    text += table(head, body)
+    names = list(dict.fromkeys(n for r in rows for n in r["peers"] if n != "copy"))
+    each = []
+    for name in names:
+        ratios = [
+            float(r["peers"][name]["ratio"])
+            for r in _group(rows, TABLE)
+            if "ratio" in r["peers"].get(name, {})
+        ]
+        if ratios:
+            each.append([name, str(len(ratios)), f"{sum(v >= 1.0 for v in ratios)}", f"{_geometric(ratios):.3f}",
+                         f"{min(ratios):.3f}"])  # fmt: skip
+    return (
+        text
+        + "\nBy peer, over the 72 lines:\n\n"
+        + table(
+            ["peer", "lines", "ours level or faster by median", "geometric mean of peer ÷ ours", "worst"],
+            each,
+        )
+    )
+
+
+def _short(rows: Sequence[Row], table: Table) -> str:
+    """Every line behind the best peer, with a likely cause."""
+    body = []
+    for row in rows:
+        best = row.get("best", {})
+        if "ratio" not in best or float(best["ratio"]) >= 1.0:
+            continue
+        level = float(best["counted"]) >= 1.0
+        named = f"{row['dtype']} {row['operator']} {row['shape']}"
+        cause = (
+            "none: every range includes 1.00"
+            if level
+            else CAUSES.get(named) or CAUSES[f"{row['dtype']} {row['shape']}"]
+        )
+        plan = row["ours"][row["policy"]]["candidate"]
+        text = f"W={plan['width']} V={plan['vector']} {plan['reuse']} S={plan['splits']}"
+        behind = [
+            f"{n} {p['ratio']:.3f} [{p['low']:.3f}–{p['high']:.3f}]"
+            for n, p in sorted(row["peers"].items(), key=lambda one: one[1].get("ratio", 9.0))
+            if n != "copy" and p.get("ratio", 9.0) < 1.0
+        ]
+        body.append([_name(row), "; ".join(behind), text + (" merged" if plan.get("merged") else ""), cause])
+    return (
+        "## Lines that fall short\n\nEvery line where a peer's median is ahead. Causes are likely ones, **not "
+        "confirmed by hardware counters**.\n\n" + table(["line", "peers ahead", "ours", "likely cause"], body)
+    )
+
+
+def _sizes(rows: Sequence[Row], table: Table) -> str:
+    """Share of the copy's rate by the bytes moved."""
+    body = []
+    for low, name in CLASSES:
+        high = min((c for c, _ in CLASSES if c > low), default=math.inf)
+        mine = [
+            (float(r["ours"][r["policy"]]["of_copy"]), r)
+            for r in rows
+            if r["group"] == TABLE and low <= r["copied_bytes"] < high
+        ]
+        if not mine:
+            continue
+        shares = [s for s, _ in mine]
+        worst = min(mine, key=lambda one: one[0])
+        body.append([name, str(len(mine)), f"{100 * _geometric(shares):.1f} %", f"{sum(s >= 0.95 for s in shares)}",
+                     f"{sum(s >= 0.9 for s in shares)}", f"{100 * worst[0]:.1f} %, {_name(worst[1])}"])  # fmt: skip
+    head = ["bytes moved", "lines", "geometric mean of the copy's rate", "≥ 95 %", "≥ 90 %", "worst"]
+    return "## Rate against a copy\n\nThe copy moves the same bytes in the same rounds.\n\n" + table(
+        head, body
+    )
+
+
+def _targets(rows: Sequence[Row], table: Table) -> str:
+    """Few long rows against 1.5 × copy; many short ones against 1.02 × copy."""
+    body = []
+    for shape, factor in (("8x131072", 1.5), ("1x131072", 1.5), ("32768x256", 1.02)):
+        for row in rows:
+            if row["shape"] == shape and row["group"] == TABLE:
+                times = 1 / float(row["ours"][row["policy"]]["of_copy"])
+                body.append([_name(row), f"{row['peers']['copy']['us']:.2f}", f"{row['ours'][row['policy']]['us']:.2f}",
+                             f"{times:.2f}", f"{factor:g}", "yes" if times <= factor else "no",
+                             f"{row['best']['ratio']:.3f} {row['best']['name']}"])  # fmt: skip
+    met = sum(line[5] == "yes" for line in body)
+    head = ["line", "copy µs", "ours µs", "ours ÷ copy", "aim", "met", "best peer ÷ ours"]
+    return f"## Few long rows, many short rows\n\nThe aim is met on {met} of {len(body)} lines.\n\n" + table(
+        head, body
+    )
+
+
+def _odd(rows: Sequence[Row], table: Table) -> str:
+    """Odd columns: rate as a share of the aligned neighbour's."""
+    rates = {
+        (r["dtype"], r["operator"], r["shape"]): r["copied_bytes"] / r["ours"][r["policy"]]["us"]
+        for r in rows
+    }
+    copies = {
+        (r["dtype"], r["operator"], r["shape"]): r["copied_bytes"] / r["peers"]["copy"]["us"] for r in rows
+    }
+    body = []
+    for row in rows:
+        beside = NEIGHBOURS.get(tuple(row["case"]["shape"])) if row["group"] == ODD else None
+        if beside is None:
+            continue
+        mine, other = ((row["dtype"], row["operator"], s) for s in (row["shape"], shape_text(beside)))
+        body.append([_name(row), f"{100 * rates[mine] / rates[other]:.0f} %",
+                     f"{100 * copies[mine] / copies[other]:.0f} %",
+                     f"{row['best']['ratio']:.3f} {row['best']['name']}"])  # fmt: skip
+    head = ["line", "ours: rate of the aligned neighbour", "copy: the same", "best peer ÷ ours"]
+    return "## Odd columns\n\n" + table(head, body)
+
+
+def _fused(rows: Sequence[Row], table: Table) -> str:
+    body = [
+        [_name(r), f"{r['ours'][r['policy']]['us']:.2f}",
+         f"{r['best']['us']:.2f} {r['best']['name']}", f"{r['best']['ratio']:.3f}",
+         f"{100 * float(r['ours'][r['policy']]['of_copy']):.1f} %"]
+        for r in _group(rows, FUSED)
+    ]  # fmt: skip
+    head = ["line", "ours µs", "best peer µs", "best peer ÷ ours", "of the copy's rate"]
+    return "## Fused lines\n\n" + table(head, body)
+
+
+def _policies(final: Sequence[Row], earlier: Sequence[Row], table: Table) -> str:
+    """Policies in one run each: medians of one over medians of another, over the lines that have both."""
+    body = []
+    for name, rows, one, other in (
+        ("last run", final, "analytic", "ladder"),
+        ("earlier run", earlier, "analytic", "ladder"),
+        ("earlier run", earlier, "analytic", "service"),
+        ("earlier run", earlier, "service", "ladder"),
+    ):
+        for dtype in ("float32", "bfloat16"):
+            pairs = [
+                (r["ours"][one]["us"] / r["ours"][other]["us"], r)
+                for r in rows
+                if r["dtype"] == dtype and all("us" in r["ours"].get(p, {}) for p in (one, other))
+            ]
+            if not pairs:
+                continue
+            ratios = [p for p, _ in pairs]
+            least, most = (f(pairs, key=lambda p: p[0]) for f in (min, max))
+            body.append([f"{one} ÷ {other}", name, dtype, str(len(pairs)), f"{_geometric(ratios):.3f}",
+                         f"{least[0]:.3f}, {_name(least[1])}", f"{most[0]:.2f}, {_name(most[1])}"])  # fmt: skip
+    head = ["times", "run", "dtype", "lines", "geometric mean", "least", "most"]
+    return (
+        "## Policies side by side\n\nAbove 1: the second is faster. The earlier run has the `service` column, with an "
+        "earlier ladder; in the last one the packaged file held no profile yet.\n\n" + table(head, body)
+    )
