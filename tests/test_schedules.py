@@ -142,7 +142,8 @@ def test_the_pass_leaves_its_input_alone(kind: str) -> None:
     mod = _legalized()
     before = tvm.ir.save_json(mod)
     with as_target(TARGETS[kind]):
-        done = tr.ScheduleReductions()(mod)
+        scheduling: Any = tr.ScheduleReductions()  # TVM's decorator makes a pass of it, which no checker sees
+        done = scheduling(mod)
     assert tvm.ir.save_json(mod) == before
     assert "tirx_reduce.mapping" in done["softmax"].attrs
     assert not done["add"].attrs or "tirx.is_scheduled" not in done["add"].attrs
