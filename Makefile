@@ -13,7 +13,7 @@ JOBS ?= 2
 CORE_TESTS := $(addprefix tests/test_,values.py facts.py refusals.py candidates.py policies.py \
     cost_registry.py cost_calibration.py cost_features.py device.py cli.py)
 
-.PHONY: run test lint types unit optimised docs dist clean
+.PHONY: run test lint types unit slow optimised docs dist clean
 
 run: $(VENV)/base.stamp
 	$(BIN)/tirx-reduce run softmax 768x6144 --target metal
@@ -31,6 +31,10 @@ types: $(VENV)/dev.stamp
 
 unit: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+# The long runs: every mapping of the report, all public faults, 10,000 random programs. Hours, not minutes.
+slow: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "slow and not gpu"
 
 # Nothing may hang on `assert`: the core once more without them.
 optimised: $(VENV)/dev.stamp

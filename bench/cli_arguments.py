@@ -41,7 +41,8 @@ def _subject(parser: argparse.ArgumentParser, *, optional: bool = False) -> None
     parser.add_argument(
         "subject",
         nargs="?" if optional else None,
-        help="an operator (softmax, rms_norm, …) or FILE.py:NAME of a PrimFunc, an IRModule or a Workload",
+        help="an operator (softmax, rms_norm, …) or FILE.py:NAME of a Workload; "
+        "plan, explain and show also take a PrimFunc or an IRModule",
     )
     parser.add_argument("shape", nargs="?", help="extents, the reduced one last: 768x6144, 4x32x128x64")
     parser.add_argument(

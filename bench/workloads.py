@@ -134,7 +134,7 @@ class Workload:
         self.check_dtype(dtype)
         if not shape or (len(shape) < 2 and any(o.axes == "last2" for o in self.operands)):
             raise ReduceError(f"{self.name} has shape {shape_text(shape)!r}; needs at least two axes")
-        return _build(self.name, tuple(shape), dtype)
+        return _build(self, tuple(shape), dtype)
 
     def check_dtype(self, dtype: str) -> None:
         """Refuse a dtype that this workload is not written for."""
@@ -244,11 +244,11 @@ def _load_builtin() -> None:
 
 
 @lru_cache(maxsize=512)
-def _build(name: str, shape: Shape, dtype: str) -> PrimFunc:
+def _build(workload: Workload, shape: Shape, dtype: str) -> PrimFunc:
     import tvm
     from tvm import relax
 
-    workload = _TABLE[name]
+    name = workload.name
     builder = relax.BlockBuilder()
     operands = [
         relax.Var(o.name, relax.TensorType(o.shape(shape), o.dtype or dtype)) for o in workload.operands

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -159,3 +160,8 @@ def test_a_user_adds_a_workload_once(monkeypatch: pytest.MonkeyPatch) -> None:
         ReduceError, match=r"^workload 'abs_sum' is registered already \(Σ \|x\|\); needs a new name$"
     ):
         table.register_workload(mine)
+
+
+def test_a_workload_that_nobody_registered_has_its_function() -> None:
+    alone = replace(get_workload("sum"), name="sum_alone")
+    assert str(alone.func((4, 8)).attrs["global_symbol"]) == "sum_alone"
