@@ -55,7 +55,6 @@ def test_report_case_is_right_in_every_order(kind: str, name: str, shape: tuple[
     assert (counters.barriers > 0) == (plan.width > 32)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("name", "shape"), CASES, ids=IDS)
 def test_any_one_barrier_less_is_found(kind: str, name: str, shape: tuple[int, int]) -> None:

@@ -66,25 +66,14 @@ def _at(width: int, reuse: str = "private") -> Candidate:
     return Candidate(width=width, vector=4, reuse=reuse)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", TARGETS)
 @pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"{s[0]}x{s[1]}")
 def test_every_width_and_reuse_is_right(shape: tuple[int, int], operator: str, kind: str) -> None:
-    _matrix(shape, operator, kind, WIDTHS)
-
-
-@pytest.mark.parametrize("kind", TARGETS)
-@pytest.mark.parametrize(("operator", "shape"), list(zip(OPERATORS * 3, SHAPES, strict=False)))
-def test_some_widths_and_reuses_are_right(shape: tuple[int, int], operator: str, kind: str) -> None:
-    _matrix(shape, operator, kind, (96, 416))
-
-
-def _matrix(shape: tuple[int, int], operator: str, kind: str, widths: tuple[int, ...]) -> None:
     workload, target = get_workload(operator), as_target(TARGETS[kind])
     small = (2, shape[1])
     inputs = workload.inputs(small)
-    for width in widths:
+    for width in WIDTHS:
         for reuse in ("reload", "private"):
             func = workload.func(shape)
             if reuse == "private" and private_scalars(_at(width), 1, shape[1]) > MOST_PRIVATE:
