@@ -13,7 +13,7 @@ from typing import Any
 
 from tirx_reduce.bench.build import Case, Progress, Workers, quiet
 from tirx_reduce.bench.measure import REPLAY, Options
-from tirx_reduce.bench.records import Writer, digest, of_kind, read
+from tirx_reduce.bench.records import Writer, keep_once, of_kind, read
 from tirx_reduce.bench.replay import CANDIDATE, PLAN, REFERENCE, ROUNDS, keep_plan
 from tirx_reduce.bench.rounds import MEASUREMENT, run_rounds
 from tirx_reduce.bench.search import DESIGN
@@ -64,10 +64,7 @@ def ablate(
     }
     environment = stand.environment()
     with Writer(out, environment) as writer:
-        if not writer.of_kind(DESIGN):
-            writer.append(DESIGN, design)
-        elif digest(writer.of_kind(DESIGN)[0]) != digest(design):
-            raise ReduceError(f"{out} was begun with another design; needs the same one, or a new file")
+        keep_once(writer, DESIGN, design)
         for named in variants.values():
             for plan in named.values():
                 keep_plan(writer, plan)

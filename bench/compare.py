@@ -9,7 +9,7 @@ from typing import Any
 
 from tirx_reduce.bench.build import Case, Progress, Workers, quiet
 from tirx_reduce.bench.measure import REPLAY, Options
-from tirx_reduce.bench.records import BadRecords, Writer, digest
+from tirx_reduce.bench.records import Writer, keep_once
 from tirx_reduce.bench.replay import ROUNDS, keep_plan
 from tirx_reduce.bench.rounds import MEASUREMENT, run_rounds
 from tirx_reduce.bench.search import DESIGN
@@ -70,11 +70,7 @@ def compare_policies(
         "stand_in": stand.stand_in,
     }
     with Writer(out, environment) as writer:
-        known = writer.of_kind(DESIGN)
-        if not known:
-            writer.append(DESIGN, design)
-        elif digest(known[0]) != digest(design):
-            raise BadRecords(f"{out} was begun with another design; needs the same one, or a new file")
+        keep_once(writer, DESIGN, design)
         for named in variants.values():
             for plan in named.values():
                 keep_plan(writer, plan)

@@ -81,6 +81,21 @@ def of_kind(records: Iterable[Record], kind: str) -> tuple[dict[str, Any], ...]:
     return tuple(r.data for r in records if r.kind == kind)
 
 
+def keep_once(writer: Writer, kind: str, data: Mapping[str, Any]) -> None:
+    """Write what a file holds once, such as its design; a file that was begun with another is refused.
+
+    Raises
+    ------
+    BadRecords
+        The file holds another record of that kind.
+    """
+    known = writer.of_kind(kind)
+    if not known:
+        writer.append(kind, data)
+    elif digest(known[0]) != digest(dict(data)):
+        raise BadRecords(f"{writer.path} was begun with another {kind}; needs the same one, or a new file")
+
+
 def finished(records: Iterable[Record]) -> bool:
     """Whether the run came to its end."""
     last = None

@@ -14,7 +14,7 @@ from typing import Any
 from tirx_reduce.bench.build import Case, Progress, Workers, build_plans, quiet
 from tirx_reduce.bench.cohorts import FREEZE, HELD_OUT_SHAPES, cases, refuse_spent
 from tirx_reduce.bench.measure import COLLECT, REPLAY, Options
-from tirx_reduce.bench.records import BadRecords, Record, Writer, content, digest, of_kind, read
+from tirx_reduce.bench.records import Record, Writer, content, digest, keep_once, of_kind, read
 from tirx_reduce.bench.rounds import MEASUREMENT, run_rounds
 from tirx_reduce.bench.stand import Stand, target_json
 from tirx_reduce.bench.summary import SUMMARY, summarize
@@ -102,8 +102,8 @@ def collect(
         package_sha256=environment["package_sha256"],
     )
     with Writer(out, environment) as writer:
-        _keep_once(writer, DESIGN, design)
-        _keep_once(writer, PROFILE, profile.to_dict())
+        keep_once(writer, DESIGN, design)
+        keep_once(writer, PROFILE, profile.to_dict())
         if writer.of_kind(FREEZE):
             return out
         plans = plan_cohort(stand, cohort, policy, profile, limits)
@@ -319,14 +319,6 @@ def keep_plan(writer: Writer, plan: GroupPlan) -> None:
 
     if all(p["key"] != plan.key for p in writer.of_kind(PLAN)):
         writer.append(PLAN, {"key": plan.key, "plan": json.loads(plan.to_json())})
-
-
-def _keep_once(writer: Writer, kind: str, data: Mapping[str, Any]) -> None:
-    known = writer.of_kind(kind)
-    if not known:
-        writer.append(kind, data)
-    elif digest(known[0]) != digest(dict(data)):
-        raise BadRecords(f"{writer.path} was begun with another {kind}; needs the same one, or a new file")
 
 
 def _one(records: Sequence[Record], kind: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from tirx_reduce.bench.build import Built, Case, Progress, Workers, build_plans, quiet
 from tirx_reduce.bench.cohorts import cases, grid
 from tirx_reduce.bench.measure import SEARCH, Options
-from tirx_reduce.bench.records import Writer, digest
+from tirx_reduce.bench.records import Writer, digest, keep_once
 from tirx_reduce.bench.stand import Stand, target_json
 from tirx_reduce.bench.trial import WARM, Streak, keep_source, label_us, try_out
 from tirx_reduce.bench.workloads import get_workload
@@ -70,7 +70,7 @@ def search(
     }
     environment = stand.environment()
     with Writer(out, environment) as writer:
-        _keep_design(writer, design)
+        keep_once(writer, DESIGN, design)
         have = {_key(t["case"], t["candidate"]) for t in writer.of_kind(TRIAL)}
         todo = [
             (case, c) for case in cohort for c in candidates if _key(case.to_json(), asdict(c)) not in have
@@ -116,16 +116,6 @@ def trials(records: Sequence[Any]) -> tuple[dict[str, Any], ...]:
     from tirx_reduce.bench.records import of_kind
 
     return of_kind(records, TRIAL)
-
-
-def _keep_design(writer: Writer, design: dict[str, Any]) -> None:
-    from tirx_reduce.bench.records import BadRecords
-
-    known = writer.of_kind(DESIGN)
-    if not known:
-        writer.append(DESIGN, design)
-    elif digest(known[0]) != digest(design):
-        raise BadRecords(f"{writer.path} was begun with another design; needs the same one, or a new file")
 
 
 def _key(case: dict[str, Any], candidate: dict[str, Any]) -> str:
