@@ -10,12 +10,13 @@ import tvm
 from tvm import relax, s_tir, tirx
 from tvm.tirx import compilation_pipeline
 
+from tirx_reduce.device import limits_for
 from tirx_reduce.errors import Unsupported
 from tirx_reduce.values import DeviceLimits
 
 from .planning import MAPPING, as_target, lower, plan_with
-from .rule import gpu_function, scheduling_pass, stock_rules
-from .settings import current, settings, use
+from .rule import gpu_function, is_scheduled, name_of, scheduling_pass, stock_rules
+from .settings import current, settings, using
 
 NAME = "tirx_reduce"
 log = logging.getLogger(NAME)
@@ -148,11 +149,15 @@ def register() -> None:
 def build(mod: Any, target: Any) -> tvm.runtime.Executable:
     """Build functions that are scheduled already, ours through our own passes."""
     register()
-    target = as_target(target)
-    if isinstance(mod, tirx.PrimFunc):
-        name = str(mod.attrs["global_symbol"]) if mod.attrs and "global_symbol" in mod.attrs else "main"
-        mod = tvm.IRModule({name: mod.with_attr("global_symbol", name)})
-    return tvm.compile(mod, target, tir_pipeline=NAME)
+    return tvm.compile(_module(mod), as_target(target), tir_pipeline=NAME)
+
+
+def _module(mod: Any) -> tvm.IRModule:
+    """A PrimFunc as a module of its own."""
+    if not isinstance(mod, tirx.PrimFunc):
+        return mod
+    name = name_of(mod)
+    return tvm.IRModule({name: mod.with_attr("global_symbol", name)})
 
 
 def compile(
@@ -187,13 +192,9 @@ def compile(
     target = as_target(target)
     how = settings(policy, calibration, limits, device)
     # A target or device that does not fit is the caller's mistake, not one function's.
-    from tirx_reduce.device import limits_for
-
     limits_for(target, None, limits)
     register()
-    if isinstance(mod, tirx.PrimFunc):
-        name = str(mod.attrs["global_symbol"]) if mod.attrs and "global_symbol" in mod.attrs else "main"
-        mod = tvm.IRModule({name: mod.with_attr("global_symbol", name)})
+    mod = _module(mod)
     is_relax = any(isinstance(f, relax.Function) for _, f in mod.functions_items())
     if not fallback and not is_relax:
         mod = tvm.IRModule(
@@ -203,7 +204,7 @@ def compile(
             },
             attrs=mod.attrs,
         )
-    with use(policy, calibration, limits, device):
+    with using(how):
         if not is_relax:
             return tvm.compile(mod, target, tir_pipeline=NAME)
         if fallback:
@@ -214,4 +215,4 @@ def compile(
 
 
 def _schedulable(func: Any) -> bool:
-    return isinstance(func, tirx.PrimFunc) and not (func.attrs and func.attrs.get("tirx.is_scheduled"))
+    return isinstance(func, tirx.PrimFunc) and not is_scheduled(func)

@@ -14,9 +14,6 @@ from tvm.backend.cuda.op import cuda_func_call
 
 from .tir import Block, imm
 
-MAX_GROUPS = 16
-"""Groups of one cluster on Hopper; more than 8 is 'non-portable', and TVM's runtime asks for leave."""
-
 _ARRIVE = """
 #ifndef TIRX_REDUCE_CPU_MODEL
 __device__ __forceinline__ void tirx_reduce_cluster_arrive() {

@@ -13,7 +13,7 @@ from typing import Any
 from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 
-from tirx_reduce.program import Access
+from tirx_reduce.program import Access, item_bytes
 
 from .tir import UNROLLED, VECTORIZED, Block, cast, imm, load
 
@@ -103,16 +103,9 @@ class Row:
 
     def lanes_of(self, dtype: str) -> int:
         """Elements of the widest access: 16 bytes on CUDA, 4 lanes (and 16 bytes) on Metal."""
-        size = tirx_bytes(dtype)
+        size = item_bytes(dtype)
         widest = min(4, 16 // size) if self.kind == "metal" else 16 // size
         return min(self.vector, max(1, widest))
-
-
-def tirx_bytes(dtype: str) -> int:
-    """Bytes of one element in memory."""
-    if dtype == "bool" or "float8" in dtype:
-        return 1
-    return int("".join(c for c in dtype if c.isdigit())) // 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +200,7 @@ def copy_packet(
     wide = Block()
     lanes = row.lanes_of(stream.dtype)
     with wide.loop("h", row.vector // lanes, UNROLLED) as (half, h):
-        if stream.hint and lanes * tirx_bytes(stream.dtype) == 16:
+        if stream.hint and lanes * item_bytes(stream.dtype) == 16:
             v = h * imm(lanes) if row.vector != lanes else imm(0)
             there = tirx.address_of(load(stream.view, stream.offset(row, packet, v)))
             here = tirx.address_of(load(local, at + v))

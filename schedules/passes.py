@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tirx_reduce.facts_keep import Walks, size
-from tirx_reduce.program import Expr, Load, Op, RowProgram, children, uses_column, walk
+from tirx_reduce.facts_keep import Walks
+from tirx_reduce.program import Expr, Load, Op, RowProgram, children, item_bytes, uses_column, walk
 
 # Worth keeping in place of their operand: they cost a trip through the special function unit.
 _DEAR = frozenset("exp exp2 exp10 log log2 log10 log1p tanh sin cos tan erf sigmoid pow".split())
@@ -97,7 +97,7 @@ def _upgraded(
     pairs: list[Expr] = []
     for old in found:
         heirs = [b for b in better if old in set(walk(b))]
-        if len(heirs) != 1 or heirs[0].dtype != "float32" or (size(old.dtype) != 4 and not widen):
+        if len(heirs) != 1 or heirs[0].dtype != "float32" or (item_bytes(old.dtype) != 4 and not widen):
             return found
         dear = any(isinstance(e, Op) and e.name in _DEAR for e in walk(heirs[0]))
         pairs.append(heirs[0] if dear else old)

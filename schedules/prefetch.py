@@ -11,11 +11,10 @@ from typing import Any
 from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 
-from tirx_reduce.program import Load
+from tirx_reduce.program import Load, item_bytes
 
 from . import passes
 from .memory import memory_dtype
-from .packets import tirx_bytes
 from .state import Kernel
 from .tir import UNROLLED, VECTORIZED, Block, cast, imm, load
 
@@ -66,7 +65,7 @@ class Prefetch:
         loads = tuple(
             ref
             for ref in passes.column_loads(k.program, first)
-            if ref.index.dense and tirx_bytes(memory_dtype(ref.dtype, k.kind)) * c.vector == BYTES
+            if ref.index.dense and item_bytes(memory_dtype(ref.dtype, k.kind)) * c.vector == BYTES
         )
         loads = tuple(ref for ref in loads if ref.dtype == loads[0].dtype)
         return cls(loads=loads, extent=k.geometry.rounds * c.vector * c.threads) if loads else None

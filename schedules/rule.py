@@ -60,12 +60,13 @@ class RowReduction(dl.gpu.base.GPUScheduleRule):
             return None
         out = schedule(func, target, self._how)
         if isinstance(out, str):
-            _decline(self.declined, _name(func), out)
+            _decline(self.declined, name_of(func), out)
             return None
         return s_tir.Schedule(out)
 
 
-def _name(func: tirx.PrimFunc) -> str:
+def name_of(func: tirx.PrimFunc) -> str:
+    """Its global symbol, `main` where it has none."""
     return str(func.attrs["global_symbol"]) if func.attrs and "global_symbol" in func.attrs else "main"
 
 
@@ -121,7 +122,7 @@ def schedule_module(mod: tvm.IRModule, how: Settings, declined: list[tuple[str, 
     out = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs)
     for var, func in mod.functions_items():
         target = _target(func)
-        if target is None or _scheduled(func):
+        if target is None or is_scheduled(func):
             continue
         scheduled = schedule(func, target, how)
         if isinstance(scheduled, str):
@@ -131,7 +132,8 @@ def schedule_module(mod: tvm.IRModule, how: Settings, declined: list[tuple[str, 
     return out
 
 
-def _scheduled(func: tirx.PrimFunc) -> bool:
+def is_scheduled(func: tirx.PrimFunc) -> bool:
+    """Whether somebody scheduled it already."""
     return bool(func.attrs and func.attrs.get("tirx.is_scheduled"))
 
 
@@ -148,7 +150,7 @@ def gpu_function(func: Any) -> bool:
     """A PrimFunc with a GPU target of its own that nobody has scheduled."""
     if (
         not isinstance(func, tirx.PrimFunc)
-        or _scheduled(func)
+        or is_scheduled(func)
         or not func.attrs
         or "target" not in func.attrs
     ):

@@ -44,6 +44,16 @@ def current() -> Settings:
 
 
 @contextmanager
+def using(how: Settings) -> Iterator[None]:
+    """`use`, with settings that are checked already."""
+    token = _current.set(how)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+@contextmanager
 def use(
     policy: Any = "analytic", calibration: Any = None, limits: DeviceLimits | None = None, device: Any = None
 ) -> Iterator[None]:
@@ -65,8 +75,5 @@ def use(
     UnknownPolicy, BadCalibration
         On entry, before anything is compiled.
     """
-    token = _current.set(settings(policy, calibration, limits, device))
-    try:
+    with using(settings(policy, calibration, limits, device)):
         yield
-    finally:
-        _current.reset(token)

@@ -8,13 +8,13 @@ from typing import Any
 from tvm import tirx
 
 from tirx_reduce.errors import Unsupported
-from tirx_reduce.program import ColIndex, Expr, Load
+from tirx_reduce.program import ColIndex, Expr, Load, item_bytes
 from tirx_reduce.values import Candidate
 
 from . import passes
 from .collectives import combine
 from .memory import from_memory, memory_dtype, to_memory
-from .packets import Segment, Stream, copy_packet, tirx_bytes
+from .packets import Segment, Stream, copy_packet
 from .row_values import held_dtypes, hoist, leaf, start_of, stream
 from .state import Kernel
 from .tir import SERIAL, UNROLLED, Block, cast, imm, load, translate
@@ -128,7 +128,7 @@ def _start_keeps(k: Kernel, w: Walk) -> None:
             w.keeps[value] = k.block.alloc(f"kept{i}", extent, dtype)
             continue
         extent *= k.candidate.threads
-        big = k.kind == "cuda" and extent * tirx_bytes(dtype) > DYNAMIC_BYTES
+        big = k.kind == "cuda" and extent * item_bytes(dtype) > DYNAMIC_BYTES
         if big and i:
             raise Unsupported("shared: two arrays of dynamic shared memory; needs one kept value a column")
         w.keeps[value] = k.block.alloc(f"kept{i}", extent, dtype, "shared.dyn" if big else "shared")
@@ -178,7 +178,7 @@ def load_ahead(k: Kernel, later: tuple[passes.Pass, ...], vectors: bool = False)
     ]
     wanted = [ref for ref in wanted if not vectors or k.walks.is_vector(ref)]
     scalars = rounds * k.candidate.vector
-    words = sum(scalars * tirx_bytes(memory_dtype(e.dtype, k.kind)) / 4 for e in (*wanted, *k.kept))
+    words = sum(scalars * item_bytes(memory_dtype(e.dtype, k.kind)) / 4 for e in (*wanted, *k.kept))
     if not wanted or len(wanted) * scalars > AHEAD or words > SHARE * REGISTERS / k.candidate.threads:
         return
     for ref in wanted:

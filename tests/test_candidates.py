@@ -14,12 +14,12 @@ from tirx_reduce.candidates import (
     default_scope,
     enumerate_candidates,
     full_scope,
-    item_bytes,
     private_scalars,
     refusal,
     widest_vector,
     widths,
 )
+from tirx_reduce.program import item_bytes
 from tirx_reduce.values import Candidate, DeviceLimits, RowFacts
 
 CUDA = DeviceLimits(kind="cuda", shared_bytes=49152, opt_in_shared_bytes=232448, max_arguments=512)

@@ -6,14 +6,13 @@ Legality never asks a cost policy.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
 from .facts_keep import Walks
-from .program import Access, Load, RowIndex, walk
+from .program import Access, Load, RowIndex, item_bytes, walk
 from .values import Candidate, DeviceLimits, RowFacts
 
 VECTORS = (1, 2, 4, 8)
@@ -211,16 +210,6 @@ def _vector_refusal(vector: int, needs: _Needs, limits: DeviceLimits, columns: i
 
 
 @lru_cache(maxsize=64)
-def item_bytes(dtype: str) -> int:
-    """Bytes of one element of a scalar dtype.
-
-    >>> item_bytes("bfloat16"), item_bytes("float8_e4m3fn"), item_bytes("bool")
-    (2, 1, 1)
-    """
-    bits = re.search(r"\d+", dtype)
-    return 1 if bits is None else max(1, int(bits.group()) // 8)
-
-
 def _split_refusal(candidate: Candidate, limits: DeviceLimits, columns: int | None) -> str | None:
     splits = candidate.splits
     if splits == 1:

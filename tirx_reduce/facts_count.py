@@ -13,7 +13,7 @@ from tvm import tirx
 
 from . import compat
 from .errors import ReduceError
-from .facts_keep import size
+from .program import item_bytes
 from .values import FamilyCounts
 
 PASS = "tirx_reduce.pass"
@@ -62,7 +62,7 @@ def count(func: Any, reuse: str) -> FamilyCounts:
         column_bytes_per_row_column=sum(a.bytes for a in matrices) + sum(vectors.values()),
         kept=len(seen.kept()),
         storage_bytes=max((a.bytes for a in matrices), default=0),
-        accumulation_bytes=max((size(str(b.ty.dtype)) for b in seen.accumulators()), default=0),
+        accumulation_bytes=max((item_bytes(str(b.ty.dtype)) for b in seen.accumulators()), default=0),
     )
 
 
@@ -178,7 +178,9 @@ class _Count:
             (where.stored if stores else where.loaded).add(buffer)
         elif self._current is not None:  # outside, it is once a row and not once a column
             key = (buffer, stores, tuple(compat.StructuralKey(i) for i in indices))
-            where.accesses.setdefault(key, _Access(buffer, size(str(kind.dtype)), self._single or by_row))
+            where.accesses.setdefault(
+                key, _Access(buffer, item_bytes(str(kind.dtype)), self._single or by_row)
+            )
 
     def kept(self) -> set[Any]:
         """Arrays that one pass fills and another reads."""

@@ -7,18 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from .program import ColIndex, Const, Expr, Load, Op, RowIndex, RowProgram, RowValue, children
+from .program import ColIndex, Const, Expr, Load, Op, RowIndex, RowProgram, RowValue, children, item_bytes
 
 REUSES = ("reload", "private", "shared")
-
-_BYTES = {"bool": 1, "float32": 4, "float16": 2, "bfloat16": 2}
-
-
-def size(dtype: str) -> int:
-    """Bytes of one element in memory."""
-    if dtype.startswith("float8_"):
-        return 1
-    return _BYTES[dtype] if dtype in _BYTES else int(dtype.lstrip("uint")) // 8
 
 
 class Walks:
@@ -134,11 +125,11 @@ class Walks:
             loads = {load for e in roots for load in self.loads(e)}
             mine = {load for load in loads if not self.is_vector(load)}
             vectors |= loads - mine
-            total += sum(size(load.dtype) for load in mine - had)
+            total += sum(item_bytes(load.dtype) for load in mine - had)
             if reuse != "reload":
                 had |= mine
-        total += sum(size(load.dtype) for load in vectors)
-        total += sum(size(o.dtype) for o in self.program.outputs if not o.per_row)
+        total += sum(item_bytes(load.dtype) for load in vectors)
+        total += sum(item_bytes(o.dtype) for o in self.program.outputs if not o.per_row)
         return total * columns
 
 

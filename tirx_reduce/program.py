@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -192,6 +193,16 @@ def _level(program: RowProgram, expr: Expr, memo: dict[Expr, int]) -> int:
         result = max((_level(program, e, memo) for e in children(expr)), default=0)
     memo[expr] = result
     return result
+
+
+def item_bytes(dtype: str) -> int:
+    """Bytes of one element of a scalar dtype.
+
+    >>> item_bytes("bfloat16"), item_bytes("float8_e4m3fn"), item_bytes("bool")
+    (2, 1, 1)
+    """
+    bits = re.search(r"\d+", dtype)
+    return 1 if bits is None else max(1, int(bits.group()) // 8)
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
