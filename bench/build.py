@@ -77,6 +77,8 @@ class Job:
     """Emit the kernel, but build the plain function for the CPU: for trying a study without a GPU."""
     suffix: str = ".so"
     """`.tar` leaves linking to the machine that loads it, which may be of another kind than this one."""
+    symbolic_rows: bool = False
+    """One kernel for every number of rows: that of the case is not looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +211,8 @@ def _build(job: Job, start: float) -> Built:
 
     folder = Path(job.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    func = get_workload(job.case.operator).func(job.case.shape, job.case.dtype)
+    workload = get_workload(job.case.operator)
+    func = workload.func(job.case.shape, job.case.dtype, symbolic_rows=job.symbolic_rows)
     entry = str(func.attrs["global_symbol"])
     target = tvm.target.Target(json.loads(job.target))
     if target.kind.name == "cuda" and not job.stand_in:

@@ -25,12 +25,16 @@ def bench(args: argparse.Namespace) -> int:
     from tirx_reduce.bench.stand import local_stand
     from tirx_reduce.bench.trial import try_out
 
+    if args.grid == "dispatch":
+        from tirx_reduce.bench import grid_dispatch
+
+        return grid_dispatch.run(args)
     if args.grid:
         from tirx_reduce.bench import grid
 
         return grid.run(args)
     if args.subject is None:
-        raise ReduceError("nothing to time; needs an operator and a shape, or --grid peers")
+        raise ReduceError("nothing to time; needs an operator and a shape, or --grid")
     regime = args.regime or "warm"
     request = read_request(args)
     subject = only(request)

@@ -263,15 +263,13 @@ def study(args: argparse.Namespace) -> int:
 
 def report(args: argparse.Namespace) -> int:
     """The tables of a study's folder, or of record files of the grid."""
-    from tirx_reduce.bench.grid_report import markdown, rows_of
+    from tirx_reduce.bench.grid_tables import tables
     from tirx_reduce.bench.study_report import study_report
 
     folders = [r for r in args.records if Path(r).is_dir()]
     if folders and len(args.records) > 1:
         raise ReduceError(f"{folders[0]!r} is a folder beside other records; needs one folder, or files")
-    text = (
-        study_report(Path(folders[0])) if folders else markdown(rows_of([existing(r) for r in args.records]))
-    )
+    text = study_report(Path(folders[0])) if folders else tables([existing(r) for r in args.records])
     if args.out is not None:
         Path(args.out).write_text(text.rstrip("\n") + "\n", encoding="utf-8")
     if args.json:

@@ -137,7 +137,9 @@ def _bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--regime", choices=("warm", "cold"), help="default: warm; of the grid, cold")
     parser.add_argument("--stand-in", action="store_true", help="run plain code on the CPU: a trial")
     parser.add_argument(
-        "--grid", choices=("peers",), help="a whole grid beside torch, Liger, quack and dlight"
+        "--grid",
+        choices=("peers", "dispatch"),
+        help="a whole grid: beside torch, Liger, quack and dlight; or one module of symbolic rows beside static plans",
     )
     add_grid_arguments(parser)
 
@@ -165,7 +167,8 @@ STUDY_VERBS: tuple[Verb, ...] = (
         summary="time one planned kernel on the device",
         epilog="examples:\n  tirx-reduce bench softmax 768x6144 --target metal\n"
         "  tirx-reduce bench rms_norm 4096x4096 --target cuda --dtype bf16 --regime cold\n"
-        "  tirx-reduce bench --grid peers --target cuda --workers 16 --out grid.jsonl",
+        "  tirx-reduce bench --grid peers --target cuda --workers 16 --out grid.jsonl\n"
+        "  tirx-reduce bench --grid dispatch --target cuda --workers 16 --out dispatch.jsonl",
         handler="cli_bench:bench",
         add_arguments=_bench,
     ),

@@ -87,16 +87,7 @@ def run(args: argparse.Namespace) -> int:
         raise ReduceError("the grid keeps every sample; needs --out FILE")
     began = time.monotonic()
     with ExitStack() as stack:
-        scratch = args.scratch or stack.enter_context(tempfile.TemporaryDirectory())
-        stand = local_stand(
-            read_target(args.target),
-            Path(scratch),
-            stand_in=args.stand_in,
-            commit=args.commit,
-            dirty=args.dirty if args.commit else None,
-        )
-        if stand.kind != "cuda" and not args.stand_in:
-            raise ReduceError(f"the grid is timed by CUDA graphs; target {stand.kind!r} has none")
+        stand = open_stand(args, stack)
         environment = stand.environment()
         request = _request(args, str(environment["device"]))
         writer = stack.enter_context(Writer(args.out, environment))
@@ -112,6 +103,21 @@ def run(args: argparse.Namespace) -> int:
     return UNFINISHED if left else 0
 
 
+def open_stand(args: argparse.Namespace, stack: ExitStack) -> LocalStand:
+    """Where a grid runs: the CUDA device of this machine, or the CPU in its place."""
+    scratch = args.scratch or stack.enter_context(tempfile.TemporaryDirectory())
+    stand = local_stand(
+        read_target(args.target),
+        Path(scratch),
+        stand_in=args.stand_in,
+        commit=args.commit,
+        dirty=args.dirty if args.commit else None,
+    )
+    if stand.kind != "cuda" and not args.stand_in:
+        raise ReduceError(f"the grid is timed by CUDA graphs; target {stand.kind!r} has none")
+    return stand
+
+
 def measure_grid(
     request: Request,
     stand: LocalStand,
@@ -123,7 +129,7 @@ def measure_grid(
 ) -> int:
     """Plan, build, and measure every line that the file does not hold; how many are left at the end."""
     began = time.monotonic() if began is None else began
-    _check_settings(writer, request)
+    check_settings(writer, SETTINGS, request.settings())
     have = {digest(r["case"]) for r in writer.of_kind(LINE)}
     todo = tuple(c for c in request.cases if digest(c.to_json()) not in have)
     if not todo:
@@ -191,9 +197,9 @@ def _request(args: argparse.Namespace, device: str) -> Request:
     )
 
 
-def _check_settings(writer: Writer, request: Request) -> None:
-    wanted = request.settings()
-    for known in writer.of_kind(SETTINGS):
+def check_settings(writer: Writer, kind: str, wanted: Mapping[str, Any]) -> None:
+    """Write the settings of a new file; one that was begun with others is refused, and the text names one."""
+    for known in writer.of_kind(kind):
         differ = [name for name in wanted if known[name] != wanted[name]]
         if differ:
             name = differ[0]
@@ -201,8 +207,8 @@ def _check_settings(writer: Writer, request: Request) -> None:
                 f"{writer.path} was measured with {name} {known[name]!r}, not {wanted[name]!r}; "
                 "needs a new file"
             )
-    if not writer.of_kind(SETTINGS):
-        writer.append(SETTINGS, wanted)
+    if not writer.of_kind(kind):
+        writer.append(kind, wanted)
 
 
 def _plan(request: Request, cases: Sequence[Case], stand: LocalStand) -> dict[Case, dict[str, Planned]]:
@@ -222,7 +228,7 @@ def _contenders(
     stand: LocalStand,
     target: str,
 ) -> list[Contender]:
-    load = partial(_load, stand)
+    load = partial(load_build, stand)
     # What stands in for our kernel is TVM's plain one, which rounds after every operation.
     ours_slack = 64.0 if stand.stand_in else 1.0
     found: list[Contender] = []
@@ -242,7 +248,8 @@ def _contenders(
     return found
 
 
-def _load(stand: LocalStand, built: Built) -> Any:
+def load_build(stand: LocalStand, built: Built) -> Any:
+    """The function of a library, ready to be called on Torch's memory."""
     import tvm
 
     if stand.kind == "cuda":

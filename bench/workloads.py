@@ -129,12 +129,20 @@ class Workload:
                 f"workload {self.name!r} has scale {self.scale!r}; needs one of {', '.join(SCALES)}"
             )
 
-    def func(self, shape: Shape, dtype: str = "float32") -> PrimFunc:
-        """The PrimFunc that Relax hands to a schedule rule, its operands first and its results last."""
+    def func(self, shape: Shape, dtype: str = "float32", *, symbolic_rows: bool = False) -> PrimFunc:
+        """The PrimFunc that Relax hands to a schedule rule, its operands first and its results last.
+
+        With `symbolic_rows` the first extent of `shape` counts for nothing: it is known at each call only.
+        """
         self.check_dtype(dtype)
-        if not shape or (len(shape) < 2 and any(o.axes == "last2" for o in self.operands)):
+        if not shape or (len(shape) < 2 and (symbolic_rows or any(o.axes == "last2" for o in self.operands))):
             raise ReduceError(f"{self.name} has shape {shape_text(shape)!r}; needs at least two axes")
-        return _build(self, tuple(shape), dtype)
+        if not symbolic_rows:
+            return _build(self, tuple(shape), dtype)
+        from tvm import tirx
+
+        extents: tuple[Any, ...] = (tirx.Var("rows", "int64"), *shape[1:])
+        return _build(self, extents, dtype)
 
     def check_dtype(self, dtype: str) -> None:
         """Refuse a dtype that this workload is not written for."""
