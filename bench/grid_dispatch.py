@@ -121,7 +121,9 @@ def measure_dispatch(
         load = partial(load_build, stand)
         # What stands in for our kernel is TVM's plain one, which rounds after every operation.
         slack = 64.0 if stand.stand_in else 1.0
-        contenders = [the_build(name, partial(mine.__getitem__, name), load, slack) for name in (STATIC, SYMBOLIC)]
+        contenders = [
+            the_build(name, partial(mine.__getitem__, name), load, slack) for name in (STATIC, SYMBOLIC)
+        ]
         line = measure_line(case, [the_copy(case), *contenders], clock, method, position=position)
         writer.append(LINE, {**line, "plans": _plans(case, pairs[case], mine)})
         for one in mine.values():
