@@ -14,6 +14,7 @@ from tirx_reduce.device import limits_for
 from tirx_reduce.errors import Unsupported
 from tirx_reduce.values import DeviceLimits
 
+from .addresses import check_addresses
 from .planning import MAPPING, as_target, lower, plan_with
 from .rule import gpu_function, is_scheduled, name_of, scheduling_pass, stock_rules
 from .settings import current, settings, using
@@ -44,6 +45,7 @@ def _own_passes() -> tvm.transform.Pass:
             t.AnnotateEntryFunc(),
             t.SplitHostDevice(),
             t.MakePackedAPI(),
+            check_addresses,
             t.FP8StorageLegalize(),
             t.BF16StorageLegalize(),
         ]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm
 import tvm_ffi
 from tvm import te, tirx, topi
 
@@ -14,7 +15,7 @@ from tests.launch import TARGETS, Kernel, check, narrow, run, wide
 from tirx_reduce import emulator
 from tirx_reduce.emulator import EmulatorError, linked
 from tirx_reduce.errors import ReduceError
-from tirx_reduce.schedules import build, force, lower, plan
+from tirx_reduce.schedules import as_target, build, force, lower, plan
 from tirx_reduce.values import Candidate
 
 BOTH = pytest.mark.parametrize("target", TARGETS)
@@ -169,6 +170,67 @@ def test_a_partial_overlap_is_refused_by_the_model(target: str) -> None:
         emulator.emulate(kernel.executable, memory[:4], memory[1:], target=target)
 
 
+def _shifted(by: int) -> Any:
+    def change(tensor: Any, _: Any) -> None:
+        tensor.data += by
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("dtype", "vector", "needs"),
+    [("float32", 4, 16), ("float32", 2, 8), ("float16", 8, 16), ("float16", 4, 8), ("bfloat16", 8, 16)],
+)
+def test_a_misaligned_start_is_refused_before_the_launch(
+    dtype: str, vector: int, needs: int, tensors: Any
+) -> None:
+    """A slice of rows is contiguous and starts anywhere: an access of 16 bytes would fault on the device."""
+    x = drawn(4, 64, dtype=dtype)
+    kernel = Kernel(func(softmax, x), "cuda", Candidate(width=32, vector=vector, reuse="reload"))
+    tensors(_shifted(needs // 2))
+    text = rf"refused the call: main: a0 does not start at a multiple of {needs} bytes; needs"
+    with pytest.raises(EmulatorError, match=text):
+        kernel.run(x)
+
+
+@pytest.mark.parametrize(("by", "vector"), [(4, 1), (8, 2), (16, 4)])
+def test_a_start_that_the_mapping_can_take_is_taken(by: int, vector: int, tensors: Any) -> None:
+    """No stricter than the accesses: the launch takes place, and ends where the shifted tensor does."""
+    x = drawn(4, 12)
+    kernel = Kernel(func(softmax, x), "cuda", Candidate(width=32, vector=vector, reuse="reload"))
+    tensors(_shifted(by))
+    with pytest.raises(emulator.OutOfBounds, match="in a0_ptr at byte 192"):
+        kernel.run(x)
+
+
+def test_a_metal_buffer_is_no_address(tensors: Any) -> None:
+    """What a Metal tensor points to is an object; only its offset says where the data starts."""
+    x = drawn(4, 12)
+    kernel = Kernel(func(softmax, x), "metal", Candidate(width=32, vector=4, reuse="reload"))
+    tensors(_shifted(4))
+    with pytest.raises(EmulatorError) as launched:
+        kernel.run(x)
+    assert "refused the call" not in str(launched.value)
+
+
+def test_symbolic_rows_and_weights_are_checked_by_name(tensors: Any) -> None:
+    from tirx_reduce.bench.workloads import get_workload
+
+    workload = get_workload("rms_norm")
+    kernel = Kernel(workload.func((3, 64), symbolic_rows=True), "cuda")
+    x, w = drawn(3, 64), drawn(64)
+    names = [t.name for t in kernel.tensors]
+    seen: list[int] = []
+
+    def only_the_second(tensor: Any, _: Any) -> None:
+        seen.append(len(seen))
+        tensor.data += 4 if len(seen) == 2 else 0
+
+    tensors(only_the_second)
+    with pytest.raises(EmulatorError, match=rf"call: \w+: {names[1]} does not start at a multiple of 16"):
+        kernel.run(x, w)
+
+
 def test_a_misaligned_start_is_a_fault_of_the_model_and_refused_by_the_adapter(
     tensors: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,14 +239,13 @@ def test_a_misaligned_start_is_a_fault_of_the_model_and_refused_by_the_adapter(
     from tirx_reduce import torch as adapter
     from tirx_reduce.bench.workloads import get_workload
 
-    def shifted(tensor: Any, _: Any) -> None:
-        tensor.data += 4
-
     x = drawn(5, 33)
-    kernel = Kernel(func(softmax, x), "cuda")
-    tensors(shifted)
+    f = func(softmax, x)
+    # TVM's stock pipeline checks offset, strides and shape, but no address.
+    stock = tvm.compile(lower(f, plan(f, "cuda")), as_target("cuda"))
+    tensors(_shifted(4))
     with pytest.raises(emulator.Misaligned):
-        kernel.run(x)
+        emulator.emulate(stock, x, np.zeros_like(x), target="cuda")
     monkeypatch.setattr(adapter, "KINDS", {"cpu": "cuda"})
     whole = torch.randn(6, 33)
     assert adapter._check(get_workload("softmax"), (whole,))[1] == (6, 33)
