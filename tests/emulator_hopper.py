@@ -88,6 +88,83 @@ extern "C" __global__ void __launch_bounds__(64) rows_kernel(float* __restrict__
 """
 )
 
+# The same by mail: the first exchange brings a value from each group, the second one from each subgroup.
+MAIL = (
+    _HELPERS.replace("arrive.release", "arrive.relaxed").replace(
+        "#endif",
+        """__device__ __forceinline__ void tirx_reduce_mailbox_open(uint64_t* box, int bytes) {
+  unsigned at = (unsigned)__cvta_generic_to_shared(box);
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(at) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(at), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void tirx_reduce_mailbox_send_float32(float* slot, float value, uint64_t* box, int rank) {
+  unsigned there = (unsigned)__cvta_generic_to_shared(slot), mail = (unsigned)__cvta_generic_to_shared(box);
+  asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(there) : "r"(rank));
+  asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(mail) : "r"(rank));
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];"
+    :: "r"(there), "f"(value), "r"(mail) : "memory");
+}
+__device__ __forceinline__ void tirx_reduce_mailbox_wait(uint64_t* box) {
+  unsigned at = (unsigned)__cvta_generic_to_shared(box), done;
+  do {
+    asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0; selp.u32 %0, 1, 0, p;}"
+      : "=r"(done) : "r"(at) : "memory");
+  } while (!done);
+}
+#endif""",
+    )
+    + """
+extern "C" __global__ void __launch_bounds__(64) rows_kernel(float* __restrict__ x_ptr,
+    float* __restrict__ y_ptr) {
+  __shared__ alignas(64) uint64_t box1[1];
+  __shared__ alignas(64) uint64_t box2[1];
+  if (TX == 0) {
+    tirx_reduce_mailbox_open((&(box1[0])), 16);
+    tirx_reduce_mailbox_open((&(box2[0])), 32);
+  }
+  tirx_reduce_cluster_arrive();  // begun
+  tirx_reduce_begin();
+  int part = (BX & 3);
+  float x = x_ptr[((BX * 64) + TX)];
+  float s = x;
+  s = s + __shfl_xor_sync((unsigned int)4294967295, s, 16, 32);
+  s = s + __shfl_xor_sync((unsigned int)4294967295, s, 8, 32);
+  s = s + __shfl_xor_sync((unsigned int)4294967295, s, 4, 32);
+  s = s + __shfl_xor_sync((unsigned int)4294967295, s, 2, 32);
+  s = s + __shfl_xor_sync((unsigned int)4294967295, s, 1, 32);
+  __shared__ alignas(64) float slots1[2];
+  if ((TX % 32) == 0) {
+    slots1[(TX >> 5)] = s;
+  }
+  __syncthreads();  // inner
+  float total = slots1[0] + slots1[1];
+  __shared__ alignas(64) float across1[4];
+  tirx_reduce_cluster_wait();  // begun
+  if (TX < 4) {
+    tirx_reduce_mailbox_send_float32((&(across1[part])), total, (&(box1[0])), TX);
+  }
+  tirx_reduce_mailbox_wait((&(box1[0])));  // sum
+  float sum = (across1[0] + across1[1]) + (across1[2] + across1[3]);
+  float d = x - sum / 256.0f;
+  float q = d * d;
+  q = q + __shfl_xor_sync((unsigned int)4294967295, q, 16, 32);
+  q = q + __shfl_xor_sync((unsigned int)4294967295, q, 8, 32);
+  q = q + __shfl_xor_sync((unsigned int)4294967295, q, 4, 32);
+  q = q + __shfl_xor_sync((unsigned int)4294967295, q, 2, 32);
+  q = q + __shfl_xor_sync((unsigned int)4294967295, q, 1, 32);
+  __shared__ alignas(64) float across2[8];
+  if ((TX % 32) < 4) {
+    tirx_reduce_mailbox_send_float32((&(across2[((part * 2) + (TX >> 5))])), q, (&(box2[0])), (TX % 32));
+  }
+  tirx_reduce_mailbox_wait((&(box2[0])));  // squares
+  float all = ((across2[0] + across2[1]) + (across2[2] + across2[3]))
+    + ((across2[4] + across2[5]) + (across2[6] + across2[7]));
+  y_ptr[((BX * 64) + TX)] = d * rsqrtf(all / 256.0f);
+}
+"""
+)
+
 # Each lane brings eight elements in by two copies, and reads them from the other end of the group.
 ASYNC = (
     _HELPERS

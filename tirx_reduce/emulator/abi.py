@@ -42,6 +42,7 @@ class RawCounters(ctypes.Structure):
         ("cluster_barriers", _U64),
         ("async_copies", _U64),
         ("async_bytes", _U64),
+        ("mailbox_waits", _U64),
     ]
 
 

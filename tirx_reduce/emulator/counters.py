@@ -56,6 +56,8 @@ class Counters:
     async_copies: int = 0
     async_bytes: int = 0
     """Bytes of asynchronous copies; they count as loads of device and stores of threadgroup memory, too."""
+    mailbox_waits: int = 0
+    """Mailboxes waited on, each once per group; what is sent to them counts as stores to threadgroup memory."""
 
 
 def add(a: Counters | None, c: RawCounters) -> Counters:
@@ -76,4 +78,5 @@ def add(a: Counters | None, c: RawCounters) -> Counters:
         cluster_barriers=(a.cluster_barriers if a else 0) + int(c.cluster_barriers),
         async_copies=(a.async_copies if a else 0) + int(c.async_copies),
         async_bytes=(a.async_bytes if a else 0) + int(c.async_bytes),
+        mailbox_waits=(a.mailbox_waits if a else 0) + int(c.mailbox_waits),
     )

@@ -38,7 +38,10 @@ void emu_collect(int site, int op, emu_u32 mask, int width, emu_u32 arg, int cla
                  const char* in, char* out, int bytes);
 emu_u32 emu_active(int site);
 void emu_cluster_arrive(int site);
-void emu_cluster_wait(int site);
+void emu_cluster_wait(int site, int releases);
+void emu_mailbox_open(int site, void* box, int bytes);
+void emu_mailbox_send(int site, void* slot, const void* value, int bytes, void* box, int rank);
+void emu_mailbox_wait(int site, void* box);
 void emu_async_copy(int site, void* to, const void* from);
 void emu_async_commit();
 void emu_async_wait(int site);

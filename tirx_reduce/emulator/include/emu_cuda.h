@@ -174,7 +174,22 @@ EMU_RAW EMU_ALWAYS void emu_cluster_put(int site, T* slot, T value, int rank) {
   emu_cluster_store(site, slot, &value, sizeof(T), rank);
 }
 #define tirx_reduce_cluster_arrive() emu_cluster_arrive(EMU_SITE)
-#define tirx_reduce_cluster_wait() emu_cluster_wait(EMU_SITE)
+#ifdef EMU_CLUSTER_RELEASES
+#define tirx_reduce_cluster_wait() emu_cluster_wait(EMU_SITE, 1)
+#else
+#define tirx_reduce_cluster_wait() emu_cluster_wait(EMU_SITE, 0)
+#endif
+template <class T>
+EMU_RAW EMU_ALWAYS void emu_mailbox_put(int site, T* slot, T value, uint64_t* box, int rank) {
+  emu_mailbox_send(site, slot, &value, sizeof(T), box, rank);
+}
+#define tirx_reduce_mailbox_open(box, bytes) emu_mailbox_open(EMU_SITE, box, bytes)
+#define tirx_reduce_mailbox_wait(box) emu_mailbox_wait(EMU_SITE, box)
+#define tirx_reduce_mailbox_send_float32(...) emu_mailbox_put<float>(EMU_SITE, __VA_ARGS__)
+#define tirx_reduce_mailbox_send_int32(...) emu_mailbox_put<int>(EMU_SITE, __VA_ARGS__)
+#define tirx_reduce_mailbox_send_uint32(...) emu_mailbox_put<unsigned int>(EMU_SITE, __VA_ARGS__)
+#define tirx_reduce_mailbox_send_int64(...) emu_mailbox_put<int64_t>(EMU_SITE, __VA_ARGS__)
+#define tirx_reduce_mailbox_send_uint64(...) emu_mailbox_put<uint64_t>(EMU_SITE, __VA_ARGS__)
 #define tirx_reduce_cluster_store_float32(slot, value, rank) emu_cluster_put<float>(EMU_SITE, slot, value, rank)
 #define tirx_reduce_cluster_store_int32(slot, value, rank) emu_cluster_put<int>(EMU_SITE, slot, value, rank)
 #define tirx_reduce_cluster_store_uint32(slot, value, rank) emu_cluster_put<unsigned int>(EMU_SITE, slot, value, rank)

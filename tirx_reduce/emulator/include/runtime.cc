@@ -1,6 +1,8 @@
 // Runtime of the CPU model: one fiber per lane, and a verdict on every memory access before it happens.
 #include <signal.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #if defined(__linux__)
@@ -22,6 +24,7 @@
 #include "runtime/callbacks.h"
 #include "runtime/copies.h"
 #include "runtime/lanes.h"
+#include "runtime/mailboxes.h"
 #include "runtime/collectives.h"
 #include "runtime/signals.h"
 #include "runtime/launch.h"

@@ -21,8 +21,22 @@ static inline uint32_t reader_horizon(uint32_t reader, int space) {
   return horizon((reader & R_SUBGROUP) ? reader & 0x3fffu : reader >> 5, space);
 }
 
+// Whether all that was sent to a mailbox of this lane's group has come before what the lane does now: it has waited
+// itself, or another lane has and a barrier of the group or subgroup stands between.
+static __attribute__((noinline)) bool mailbox_seen(const Mailbox& m) {
+  uint32_t sub = g_cur_sub - m.rank * g_subs_each;
+  return (m.waited[sub] >> (g_cur_id & 31) & 1) || (m.sub_wait[sub] && m.sub_wait[sub] < g_sub[g_cur_sub].synced_shared) ||
+         (m.first_wait && m.first_wait < g_group[m.rank].synced_shared);
+}
+
+static inline bool written_before(const Cell& c, int space) {
+  if (UNLIKELY(c.w_lane & W_SENT)) return mailbox_seen(g_mailboxes[c.w_lane & (W_SENT - 1)]);
+  if (UNLIKELY(c.w_lane & W_MAILBOX)) return false;
+  return c.w_tick < horizon(c.w_lane >> 5, space) || c.w_epoch < g_cur->seen;
+}
+
 static inline bool read_before(const Cell& c, int space) {
-  return c.r_epoch < g_cur->waits || c.r_tick < reader_horizon(c.r_lane, space);
+  return c.r_epoch < g_cur->seen || c.r_tick < reader_horizon(c.r_lane, space);
 }
 
 static inline uint32_t reader_rank(uint32_t reader) {
@@ -47,13 +61,29 @@ static inline void note_reader(Cell& c, uint32_t begin, int space) {
   c.r_tick = g_tick;
 }
 
+// What was written last is not ordered before the access.
+[[noreturn]] static __attribute__((noinline)) void unordered(const Cell& c, bool write, void* pc, int space, int region,
+                                                             int64_t offset, int bytes) {
+  if (c.w_lane & W_SENT) {
+    int sender = -1;
+    for (uint32_t i = 0; i < g_n_sends; ++i)
+      if (g_sends[i].cell == &c) sender = int(g_sends[i].lane);
+    fail(F_RACE,
+         write ? "a value that was sent to it may still be under way; this lane knows of no wait on its mailbox"
+               : "a value was sent to it, and this lane knows of no wait on its mailbox",
+         pc, space, region, offset, write, bytes, sender);
+  }
+  if (c.w_lane & W_MAILBOX)
+    fail(F_RACE, "a mailbox lies there, which only sends and waits may touch", pc, space, region, offset, write, bytes);
+  fail(F_RACE, write ? "two lanes write it, and no barrier stands between them"
+                     : "another lane wrote it, and no barrier stands between",
+       pc, space, region, offset, write, bytes, c.w_lane);
+}
+
 template <bool WRITE>
 static inline void judge(Cell& c, uint32_t begin, void* pc, int space, int region, int64_t offset, int bytes) {
-  if (c.w_tick >= begin && c.w_lane != g_cur_id && c.w_tick >= horizon(c.w_lane >> 5, space) &&
-      c.w_epoch >= g_cur->waits)
-    fail(F_RACE, WRITE ? "two lanes write it, and no barrier stands between them"
-                       : "another lane wrote it, and no barrier stands between",
-         pc, space, region, offset, WRITE, bytes, c.w_lane);
+  if (c.w_tick >= begin && c.w_lane != g_cur_id && !written_before(c, space))
+    unordered(c, WRITE, pc, space, region, offset, bytes);
   if (!WRITE) return note_reader(c, begin, space);
   if (c.r_tick >= begin && c.r_lane != g_cur_id && !read_before(c, space))
     fail(F_RACE, "another lane read it, and no barrier stands between", pc, space, region, offset, 1, bytes,

@@ -29,6 +29,23 @@ static void enter(uint32_t id) {
   leave();
 }
 
+// A lane waits for bytes that nobody sends any more.
+[[noreturn]] static void starved(uint32_t id) {
+  enter(id);
+  const Mailbox& m = g_mailboxes[g_cur->mailbox];
+  char text[sizeof(Fault::text)];
+  snprintf(text, sizeof text, "a wait on a mailbox never ends: %lld of %lld bytes have come", (long long)m.received,
+           (long long)m.expected);
+  g_site_line = g_cur->site & 0xffff;
+  fail(F_DIVERGENCE, text, nullptr, S_SHARED, int(m.array), m.offset);
+}
+
+static bool waits_for_mail(const Subgroup& s) {
+  for (uint32_t i = 0; i < s.lanes; ++i)
+    if (g_lane[s.first + i].state == AT_MAILBOX) return true;
+  return false;
+}
+
 // A subgroup in which no lane can run: asks for active lanes are answered, anything else is a divergence.
 static bool unblock(Subgroup& s) {
   uint32_t site = 0, mask = 0;
@@ -90,18 +107,11 @@ static inline uint32_t lane_in(uint32_t rank, uint32_t i) { return rank * g_subs
 
 // Every lane of a group waits at one barrier: it passes. Anything else waits on.
 static bool release_group(uint32_t rank) {
-  uint32_t waiting = 0, finished = 0, at = 0;
-  for (uint32_t i = 0; i < g_threads; ++i) {
-    State s = g_lane[lane_in(rank, i)].state;
-    if (s == FINISHED) ++finished;
-    if (s == AT_BARRIER) ++waiting, at = lane_in(rank, i);
-  }
-  if (!waiting) return false;
+  for (uint32_t i = 0; i < g_threads; ++i)
+    if (g_lane[lane_in(rank, i)].state != AT_BARRIER) return false;
+  uint32_t at = lane_in(rank, g_threads - 1);
   int site = g_lane[at].site;
   uint32_t flags = g_lane[at].flags;
-  if (waiting < g_threads)
-    diverged(at, finished ? "a barrier is reached by some lanes of the group, the others have finished"
-                          : "a barrier is reached by some lanes of the group, the others wait for the cluster");
   for (uint32_t i = 0; i < g_threads; ++i) {
     const Lane& l = g_lane[lane_in(rank, i)];
     if (l.site != site) diverged(lane_in(rank, i), "lanes of one group wait at different barriers");
@@ -127,23 +137,36 @@ static void complete_cluster() {
     }
 }
 
+// No lane will ever run again, and not all have finished: what they wait for.
+[[noreturn]] static void stuck() {
+  uint32_t mail = 0, barrier = 0, cluster = 0;  // lane + 1
+  for (uint32_t r = 0; r < g_groups; ++r)
+    for (uint32_t i = 0; i < g_threads; ++i) {
+      State s = g_lane[lane_in(r, i)].state;
+      if (s == AT_MAILBOX) mail = lane_in(r, i) + 1;
+      if (s == AT_BARRIER) barrier = lane_in(r, i) + 1;
+      if (s == AT_CLUSTER) cluster = lane_in(r, i) + 1;
+    }
+  if (mail) starved(mail - 1);
+  if (!barrier) diverged(cluster - 1, "a cluster barrier waits for lanes that have finished");
+  for (uint32_t i = 0; i < g_threads; ++i)
+    if (g_lane[lane_in(g_sub[(barrier - 1) >> 5].rank, i)].state == FINISHED)
+      diverged(barrier - 1, "a barrier is reached by some lanes of the group, the others have finished");
+  diverged(barrier - 1, "a barrier is reached by some lanes of the group, the others wait for the cluster");
+}
+
 // No lane can run: groups pass their barriers, or all are over, or they are stuck. True when the cluster is over.
 static bool release() {
   bool moved = false;
-  uint32_t finished = 0, stuck = 0;
-  for (uint32_t r = 0; r < g_groups; ++r) {
-    moved |= release_group(r);
-    for (uint32_t i = 0; i < g_threads; ++i) {
-      if (g_lane[lane_in(r, i)].state == FINISHED) ++finished;
-      if (g_lane[lane_in(r, i)].state == AT_CLUSTER) stuck = lane_in(r, i) + 1;
-    }
-  }
+  for (uint32_t r = 0; r < g_groups; ++r) moved |= release_group(r);
   if (moved) {
     if (g_l->order == 2) shuffle_orders();
     return false;
   }
-  if (stuck) diverged(stuck - 1, "a cluster barrier waits for lanes that have finished");
-  return finished == g_threads * g_groups;
+  for (uint32_t r = 0; r < g_groups; ++r)
+    for (uint32_t i = 0; i < g_threads; ++i)
+      if (g_lane[lane_in(r, i)].state != FINISHED) stuck();
+  return true;
 }
 
 // Gives the processor to the next lane. Runs on the stack of the lane that stops.
@@ -155,7 +178,7 @@ static void yield_lane() {
     if (unblock(g_sub[sub])) continue;
     Subgroup& s = g_sub[sub];
     for (uint32_t i = 0; i < s.lanes; ++i)
-      if (g_lane[s.first + i].state == AT_COLLECTIVE)
+      if (g_lane[s.first + i].state == AT_COLLECTIVE && !waits_for_mail(s))
         diverged(s.first + i, "a collective is reached by some lanes of the subgroup, the others are elsewhere");
     bool found = false;
     for (uint32_t q = 0; q < g_subs && !found; ++q)
@@ -207,7 +230,8 @@ API void emu_cluster_arrive(int site) {
   if (++g_cluster_arrived == g_threads * g_groups) complete_cluster();
 }
 
-API void emu_cluster_wait(int site) {
+// `releases`: what was done before the arrival is ordered before what others do after the wait.
+API void emu_cluster_wait(int site, int releases) {
   Subgroup& s = g_sub[g_cur_sub];
   g_cur->site = site;
   if (!g_cur->phase) diverged(g_cur_id, "a lane waits for a cluster barrier at which it has not arrived");
@@ -218,4 +242,5 @@ API void emu_cluster_wait(int site) {
   }
   g_cur->phase = false;
   g_cur->waits = g_cur->arrivals;
+  if (releases) g_cur->seen = g_cur->waits;
 }

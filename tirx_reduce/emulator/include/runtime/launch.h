@@ -59,6 +59,7 @@ static void forget_copies() {
 static void start_cluster(uint32_t first) {
   g_block_tick = ++g_tick;
   g_cluster_arrived = 0;
+  g_n_mailboxes = g_n_sends = 0;
   for (uint32_t r = 0; r < g_groups; ++r) {
     uint32_t b = first + r;
     g_group[r].at = emu_index{b % g_l->grid[0], b / g_l->grid[0] % g_l->grid[1], b / g_l->grid[0] / g_l->grid[1]};
@@ -84,7 +85,7 @@ static void start_cluster(uint32_t first) {
       g_lane[id].copies = 0;
       g_lane[id].arrived = g_lane[id].phase = false;
       g_lane[id].begun = !g_l->dependent;
-      g_lane[id].arrivals = g_lane[id].waits = 0;
+      g_lane[id].arrivals = g_lane[id].waits = g_lane[id].seen = 0;
       set_runnable(id);
     }
   }
@@ -125,6 +126,7 @@ static uint64_t prime_step(uint64_t n) {
 
 // A group that ends before it has waited for the stores of others into its memory; they may come too late.
 static bool stores_outlive_group() {
+  if (outlived_by_sends()) return g_failed = true;
   for (uint32_t r = 0; r < g_groups; ++r) {
     uint32_t waits = 0;
     for (uint32_t i = 0; i < g_threads; ++i) waits = waits > g_lane[lane_in(r, i)].waits ? waits : g_lane[lane_in(r, i)].waits;

@@ -20,6 +20,8 @@ struct Cell {
 };
 // A reader is a lane, or several of one subgroup, or of one group (its rank in the cluster), or of several groups.
 enum { R_SUBGROUP = 0x4000, R_GROUP = 0x8000, R_ALL = 0xffff };
+// A writer is a lane, or a send that a mailbox counts, or the opening of a mailbox that lies there.
+enum { W_MAILBOX = 0x4000, W_SENT = 0x8000, MAX_MAILBOXES = 0x1000 };
 
 enum Flags { REGION_TRACKED = 1, REGION_ONCE = 2, REGION_CONSTANT = 4, REGION_WORKSPACE = 8, REGION_INPUT = 16,
              REGION_WRITTEN = 32 };
@@ -44,7 +46,7 @@ struct Fault {
 
 struct Counters {
   uint64_t loads[N_SPACES], stores[N_SPACES], load_bytes[N_SPACES], store_bytes[N_SPACES];
-  uint64_t barriers, collectives, subgroup_barriers, cluster_barriers, async_copies, async_bytes;
+  uint64_t barriers, collectives, subgroup_barriers, cluster_barriers, async_copies, async_bytes, mailbox_waits;
 };
 
 struct Launch {
@@ -67,7 +69,7 @@ struct Launch {
   Counters counters;
 };
 
-enum State : uint8_t { RUNNABLE, AT_BARRIER, AT_COLLECTIVE, AT_ACTIVE, AT_CLUSTER, FINISHED };
+enum State : uint8_t { RUNNABLE, AT_BARRIER, AT_COLLECTIVE, AT_ACTIVE, AT_CLUSTER, AT_MAILBOX, FINISHED };
 
 struct Lane {
   void* sp;
@@ -79,7 +81,9 @@ struct Lane {
   bool arrived;  // has arrived at the cluster barrier, which is not complete
   bool begun;    // the launch before has ended, as far as this lane knows
   bool phase;    // has arrived and not yet waited
-  uint16_t arrivals, waits;  // of the cluster barrier; what a lane did before its arrival n is ordered before wait n
+  uint16_t arrivals, waits;  // of the cluster barrier
+  uint16_t seen;  // what a lane did before its arrival n is ordered before what others do after wait n, up to here
+  uint16_t mailbox;  // that it waits on
   uint32_t mask, argument, flags;
   int width;
   uint32_t copies;  // the last asynchronous copy that is under way: place + 1, or 0
@@ -96,6 +100,30 @@ struct Copy {
   int site;
   uint64_t source;
   char data[16];
+};
+
+// A mailbox in the threadgroup memory of one group: its one phase is over when all bytes that it expects have come.
+struct Mailbox {
+  uint32_t rank, array;
+  int64_t offset;  // in the array
+  int64_t expected, received;
+  uint32_t opener, open_tick;
+  uint16_t open_epoch;  // arrivals of the opener before
+  int site;
+  uint32_t first_wait;       // tick of the first wait in the group, 0 before
+  uint32_t sub_wait[32];     // and in each subgroup
+  uint32_t waited[32];       // lanes that have waited, by subgroup
+};
+
+// A send to a mailbox; `held` while the value is not yet in the slot.
+struct Send {
+  uint32_t mailbox, lane;
+  int site;
+  bool held;
+  uint8_t bytes;
+  const Cell* cell;
+  uint64_t address;
+  char data[8];
 };
 
 struct Subgroup {
@@ -162,6 +190,12 @@ static uint64_t g_shared_cells_each, g_shared_cells_n;
 static Copy* g_copies;
 static uint64_t g_copies_bytes;
 static uint32_t g_flying;
+
+// Mailboxes that the cluster has opened, and what was sent to them.
+static Mailbox g_mailboxes[MAX_MAILBOXES];
+static uint32_t g_n_mailboxes;
+static Send* g_sends;
+static uint32_t g_n_sends, g_max_sends;
 
 static uint32_t random_below(uint32_t n) {
   g_rng ^= g_rng << 13;
