@@ -15,8 +15,12 @@ _BARRIERS = frozenset(
         "tirx_reduce_cluster_arrive",
         "tirx_reduce_cluster_wait",
         "tirx_reduce_async_wait",
+        "tirx_reduce_mailbox_open",
+        "tirx_reduce_mailbox_wait",
     }
 )
+# The two halves of a barrier, which may also be lost together.
+_HALVES = ("tirx_reduce_cluster_arrive", "tirx_reduce_cluster_wait")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +36,28 @@ class Mutant:
 def without_barriers(text: str) -> tuple[Mutant, ...]:
     r"""One text for each barrier of `text`, which lacks it.
 
+    Waits on mailboxes and their openings count as barriers. A cluster barrier loses its arrival, its wait, and both.
+
     >>> [m.line for m in without_barriers("a();\\n__syncthreads();\\nb();\\n")]
     [2]
     """
-    mutants: list[Mutant] = []
-    for number in range(len(_calls(Text(text)))):
-        t = Text(text)
-        at = _calls(t)[number]
+    whole = Text(text)
+    calls = _calls(whole)
+    halves = ([n for n, at in enumerate(calls) if whole.tokens[at].text == half] for half in _HALVES)
+    both = list(zip(*halves, strict=False))
+    return tuple(_without(text, numbers) for numbers in (*((n,) for n in range(len(calls))), *both))
+
+
+def _without(text: str, numbers: tuple[int, ...]) -> Mutant:
+    t = Text(text)
+    calls = _calls(t)
+    lost: list[str] = []
+    for number in numbers:
+        at = calls[number]
         end = t.close(at + 1)
-        lost = t.text[t.tokens[at].start : t.tokens[end].end]
+        lost.append(t.text[t.tokens[at].start : t.tokens[end].end])
         t.edit(at, end, "")
-        mutants.append(Mutant(t.line(at), lost, t.edited()))
-    return tuple(mutants)
+    return Mutant(t.line(calls[numbers[0]]), "; ".join(lost), t.edited())
 
 
 # What a guard becomes when its border is off by one, or when it asks for less.
