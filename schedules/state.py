@@ -102,7 +102,7 @@ def place(k: Kernel, row: Any) -> None:
         rows = row_count(k)
         whole = isinstance(rows, tirx.IntImm) and rows.value % c.packing == 0
         if not whole:
-            # A group's last programs may have no row: they follow the last one to every barrier and write nothing.
+            # A group's last programs may have no row: they go along to every barrier, and neither read nor write.
             k.valid = tirx.LT(row, cast(rows, it))
             row = tirx.Min(row, cast(rows, it) - imm(1, it))
     k.row = row

@@ -92,7 +92,9 @@ def walk_columns(k: Kernel, number: int, plan: passes.Pass) -> Walk:
     if k.plain:
         k.block.add(tirx.AttrStmt(imm(0), "tirx_reduce.pass", imm(number), loops.stmt()))
     else:
-        k.block.stmts.extend(loops.stmts)
+        # A program without a row reads nothing either: where an output is the input, its row's owner writes there.
+        with k.block.when(k.valid) as guard:
+            guard.stmts.extend(loops.stmts)
     k.kept = w.keeps if plan.kept else k.kept
     return w
 
@@ -184,12 +186,13 @@ def load_ahead(k: Kernel, later: tuple[passes.Pass, ...], vectors: bool = False)
     for ref in wanted:
         source = stream(k, ref.param, ref.index, ref.dtype)
         array = k.block.alloc("ahead", rounds * k.candidate.vector, source.dtype)
-        for segment in k.geometry.segments():
-            with k.block.loop("r", segment.count, UNROLLED) as (body, r):
-                turn = imm(segment.start) + r
-                at = turn * imm(k.candidate.vector)
-                packet = k.geometry.packet(turn)
-                copy_packet(body, k.geometry, source, packet, array, at, edge=segment.edge, store=False)
+        with k.block.when(k.valid) as inside:
+            for segment in k.geometry.segments():
+                with inside.loop("r", segment.count, UNROLLED) as (body, r):
+                    turn = imm(segment.start) + r
+                    at = turn * imm(k.candidate.vector)
+                    packet = k.geometry.packet(turn)
+                    copy_packet(body, k.geometry, source, packet, array, at, edge=segment.edge, store=False)
         k.ahead[ref] = array
 
 
@@ -260,8 +263,7 @@ def _compute(k: Kernel, w: Walk, block: Block, segment: Segment, t: Turn) -> Non
     ):
         _element(k, w, body, t, v, results)
     for i, out in w.stores.items():
-        with block.when(k.valid) as guard:
-            copy_packet(guard, geometry, out, t.packet, results[i], imm(0), edge=segment.edge, store=True)
+        copy_packet(block, geometry, out, t.packet, results[i], imm(0), edge=segment.edge, store=True)
 
 
 def _element(k: Kernel, w: Walk, block: Block, t: Turn, v: Any, results: dict[int, Any]) -> None:

@@ -149,15 +149,19 @@ def test_strides_that_a_buffer_states(target: str) -> None:
 def test_an_output_may_be_the_input(build_: Any, reuse: str, target: str) -> None:
     """Every lane reads an element for the last time before it writes it.
 
-    Where packing leaves programs without a row, those read the last row again beside its writer, and write
-    nothing:
-    a race without effect that the model would report, so the rows here fill their groups.
+    Programs without a row, in the last group of packed ones, read nothing: else they would read what others write.
     """
-    for n in (64, 67):
-        x = drawn(4, n)
+    for rows, width, packing, n in (
+        (4, 32, 2, 64),
+        (3, 32, 2, 67),
+        (5, 64, 4, 67),
+        (9, 8, 8, 64),
+        (3, 4, 8, 33),
+    ):
+        x = drawn(rows, n)
         want = np_softmax(wide(x)) if build_ is softmax else np_rms_norm(wide(x), 1e-5)
         f = func(build_, x)
-        c = Candidate(width=32, packing=2, vector=4, reuse=reuse)
+        c = Candidate(width=width, packing=packing, vector=4, reuse=reuse)
         emulator.emulate(build(lower(f, force(f, c, target)), target), x, x, target=target, once=False)
         check(x, want)
 
