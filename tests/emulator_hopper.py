@@ -18,7 +18,7 @@ _HELPERS = """
 #include <cstdint>
 #ifndef TIRX_REDUCE_CPU_MODEL
 __device__ __forceinline__ void tirx_reduce_cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void tirx_reduce_cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -34,63 +34,9 @@ __forceinline__ __device__ unsigned int tvm_builtin_cluster_ctaid_x() {
 }
 """
 
+# The first exchange brings a value from each group, the second one from each subgroup.
 CLUSTER = (
-    _HELPERS
-    + """
-extern "C" __global__ void __launch_bounds__(64) rows_kernel(float* __restrict__ x_ptr,
-    float* __restrict__ y_ptr) {
-  tirx_reduce_begin();
-  tirx_reduce_cluster_arrive();  // begun
-  int part = (BX & 3);
-  float x = x_ptr[((BX * 64) + TX)];
-  float s = x;
-  s = s + __shfl_xor_sync((unsigned int)4294967295, s, 16, 32);
-  s = s + __shfl_xor_sync((unsigned int)4294967295, s, 8, 32);
-  s = s + __shfl_xor_sync((unsigned int)4294967295, s, 4, 32);
-  s = s + __shfl_xor_sync((unsigned int)4294967295, s, 2, 32);
-  s = s + __shfl_xor_sync((unsigned int)4294967295, s, 1, 32);
-  __shared__ alignas(64) float slots1[2];
-  if ((TX % 32) == 0) {
-    slots1[(TX >> 5)] = s;
-  }
-  __syncthreads();  // inner
-  float total = slots1[0] + slots1[1];
-  __shared__ alignas(64) float across1[4];
-  tirx_reduce_cluster_wait();  // begun
-  if (TX < 4) {
-    tirx_reduce_cluster_store_float32((&(across1[part])), total, TX);
-  }
-  tirx_reduce_cluster_arrive();  // sum
-  tirx_reduce_cluster_wait();  // sum
-  float sum = (across1[0] + across1[1]) + (across1[2] + across1[3]);
-  float d = x - sum / 256.0f;
-  float q = d * d;
-  q = q + __shfl_xor_sync((unsigned int)4294967295, q, 16, 32);
-  q = q + __shfl_xor_sync((unsigned int)4294967295, q, 8, 32);
-  q = q + __shfl_xor_sync((unsigned int)4294967295, q, 4, 32);
-  q = q + __shfl_xor_sync((unsigned int)4294967295, q, 2, 32);
-  q = q + __shfl_xor_sync((unsigned int)4294967295, q, 1, 32);
-  __shared__ alignas(64) float slots2[2];
-  if ((TX % 32) == 0) {
-    slots2[(TX >> 5)] = q;
-  }
-  __syncthreads();  // second inner
-  float squares = slots2[0] + slots2[1];
-  __shared__ alignas(64) float across2[4];
-  if (TX < 4) {
-    tirx_reduce_cluster_store_float32((&(across2[part])), squares, TX);
-  }
-  tirx_reduce_cluster_arrive();  // squares
-  tirx_reduce_cluster_wait();  // squares
-  float all = (across2[0] + across2[1]) + (across2[2] + across2[3]);
-  y_ptr[((BX * 64) + TX)] = d * rsqrtf(all / 256.0f);
-}
-"""
-)
-
-# The same by mail: the first exchange brings a value from each group, the second one from each subgroup.
-MAIL = (
-    _HELPERS.replace("arrive.release", "arrive.relaxed").replace(
+    _HELPERS.replace(
         "#endif",
         """__device__ __forceinline__ void tirx_reduce_mailbox_open(uint64_t* box, int bytes) {
   unsigned at = (unsigned)__cvta_generic_to_shared(box);

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from tests.emulator_hopper import (
     CLUSTER,
-    COLUMNS,
     ORDERS,
     RACE,
     ROWS,
@@ -28,177 +26,86 @@ def run_cluster(text: str, orders: tuple[str, ...] = ORDERS, splits: int = SPLIT
     )
 
 
-@pytest.mark.parametrize("numerics", ["plain", "fma", "fast"])
-def test_cluster_is_right_and_counted(numerics: str) -> None:
-    a = rows()
-    done = emulator.run_source(
-        cuda(CLUSTER), "cuda", a, ROWS * SPLITS, WIDTH, numerics=numerics, cluster=SPLITS
-    )
-    x = a["x_ptr"].astype(np.float64)
-    centred = x - x.mean(axis=1, keepdims=True)
-    expected = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True))
-    np.testing.assert_allclose(a["y_ptr"], expected, atol=4e-6)
-    c = done.counters["rows_kernel"]
-    assert c.cluster_barriers == 3 * ROWS
-    assert c.barriers == 2 * ROWS * SPLITS
-    # Two exchanges: in each, every group stores to all four; within a group, two subgroups to their slots.
-    assert c.store_bytes["threadgroup"] == 2 * ROWS * SPLITS * (SPLITS + 2) * 4
-    assert c.store_bytes["device"] == ROWS * COLUMNS * 4
-
-
-_ARRIVE, _WAIT = "tirx_reduce_cluster_arrive();  // ", "tirx_reduce_cluster_wait();  // "
-_PUT = "tirx_reduce_cluster_store_float32((&(across1[part])), total, TX);"
-_PUT2 = _PUT.replace("across1", "across2").replace("total", "squares")
+_ARRIVE, _WAIT = "tirx_reduce_cluster_arrive();  // begun", "tirx_reduce_cluster_wait();  // begun"
 
 CLUSTERS = (
     Plant(
-        name="store before the cluster has begun",
-        faults=(emulator.DataRace,),
-        edits=((_ARRIVE + "begun", ""), (_WAIT + "begun", "")),
-        line="across1[part]",
-        buffer="across1",
-    ),
-    Plant(
-        name="store before the wait for the begin",
-        faults=(emulator.DataRace,),
-        edits=((_WAIT + "begun", ""), (_PUT + "\n  }\n", _PUT + "\n  }\n  " + _WAIT + "begun\n")),
-        line="across1[part]",
-        buffer="across1",
-    ),
-    Plant(
-        name="no wait between the store and the fold",
-        faults=RACE,
-        edits=((_WAIT + "sum", ""),),
-        buffer="across1",
-    ),
-    Plant(
-        name="no wait, and a barrier of the group in its place",
-        faults=RACE,
-        edits=((_WAIT + "sum", "__syncthreads();"), ("float d = x", _WAIT + "\n  float d = x")),
-        buffer="across1",
-    ),
-    Plant(
-        name="no wait at the end",
-        faults=RACE,
-        edits=((_WAIT + "squares", "__syncthreads();"),),
-        buffer="across2",
-    ),
-    Plant(
         name="no arrival",
         faults=(emulator.BarrierDivergence,),
-        edits=((_ARRIVE + "sum", ""),),
+        edits=((_ARRIVE, ""),),
         line="cluster_wait",
-    ),
-    Plant(
-        name="no arrival and no wait between collectives",
-        faults=RACE,
-        edits=((_ARRIVE + "sum", ""), (_WAIT + "sum", "__syncthreads();")),
-        buffer="across1",
-    ),
-    Plant(
-        name="arrival before the store",
-        faults=RACE,
-        edits=((_ARRIVE + "sum", ""), (_WAIT + "begun\n", _WAIT + "begun\n  " + _ARRIVE + "sum\n")),
-        buffer="across1",
-    ),
-    Plant(
-        name="a store of the group behind its arrival",
-        faults=RACE,
-        edits=(
-            ("__syncthreads();  // second inner", ""),
-            (
-                "  __shared__ alignas(64) float slots2[2];\n",
-                "  __shared__ alignas(64) float slots2[2];\n  " + _ARRIVE + "\n",
-            ),
-            ("  float squares = slots2", "  " + _WAIT + "\n  float squares = slots2"),
-        ),
-        buffer="slots2",
-    ),
-    Plant(
-        name="slots used again with no barrier between",
-        faults=(emulator.DataRace,),
-        edits=(
-            (_PUT2, _PUT2.replace("across2", "across1")),
-            ("(across2[0] + across2[1]) + (across2[2] + across2[3])", "across1[0]"),
-        ),
-        line="across1[part]), squares".replace(")", "))"),
-        buffer="across1",
-    ),
-    Plant(
-        name="rank beyond the cluster",
-        faults=(emulator.OutOfBounds,),
-        edits=((_PUT, _PUT.replace("TX", "TX + 1")),),
-        line="TX + 1",
-    ),
-    Plant(
-        name="wrong rank",
-        faults=(emulator.DataRace, emulator.Uninitialized),
-        edits=((_PUT, _PUT.replace("TX", "(TX & 2)")),),
-        buffer="across1",
-    ),
-    Plant(
-        name="wrong slot",
-        faults=(emulator.DataRace,),
-        edits=((_PUT, _PUT.replace("[part]", "[(part & 2)]")),),
-        line="part & 2",
-        buffer="across1",
-    ),
-    Plant(
-        name="slot beyond the array",
-        faults=(emulator.OutOfBounds,),
-        edits=((_PUT, _PUT.replace("(&(across1[part]))", "(across1 + part + 1)")),),
-        line="part + 1",
-        buffer="across1",
-    ),
-    Plant(
-        name="slot that is no shared memory",
-        faults=(emulator.OutOfBounds,),
-        edits=((_PUT, _PUT.replace("(&(across1[part]))", "(y_ptr + part)")),),
-        line="y_ptr + part",
     ),
     Plant(
         name="one lane too few arrives",
         faults=(emulator.BarrierDivergence,),
-        edits=((_ARRIVE + "squares", "if (TX != 5) tirx_reduce_cluster_arrive();"),),
+        edits=((_ARRIVE, "if (TX != 5) " + _ARRIVE),),
         line="cluster_wait",
+    ),
+    Plant(
+        name="one lane too few waits",
+        faults=(emulator.BarrierDivergence,),
+        edits=((_WAIT, "if (TX != 45) " + _WAIT),),
     ),
     Plant(
         name="a subgroup does not wait",
-        faults=(*RACE, emulator.BarrierDivergence),
-        edits=((_WAIT + "squares", "if (TX < 32) tirx_reduce_cluster_wait();"),),
-    ),
-    Plant(
-        name="one group leaves early",
-        faults=(emulator.BarrierDivergence,),
-        edits=(("  float d = x", "  if (part == 3) return;\n  float d = x"),),
-        line="cluster_wait",
+        faults=(emulator.DataRace,),
+        edits=((_WAIT, "if (TX < 32) " + _WAIT),),
+        line="across2",
+        buffer="box2",
     ),
     Plant(
         name="two arrivals",
         faults=(emulator.BarrierDivergence,),
-        edits=((_ARRIVE + "sum", "tirx_reduce_cluster_arrive();\n  tirx_reduce_cluster_arrive();"),),
+        edits=((_ARRIVE, _ARRIVE + "\n  tirx_reduce_cluster_arrive();"),),
         line="cluster_arrive",
     ),
     Plant(
         name="lanes of a subgroup arrive at different places",
         faults=(emulator.BarrierDivergence,),
-        edits=(
-            (
-                _ARRIVE + "sum",
-                "if (TX < 4) tirx_reduce_cluster_arrive();\n  else tirx_reduce_cluster_arrive();",
-            ),
-        ),
+        edits=((_ARRIVE, "if (TX < 4) tirx_reduce_cluster_arrive();\n  else tirx_reduce_cluster_arrive();"),),
         line="cluster_arrive",
     ),
     Plant(
-        name="store into a group that may have ended",
+        name="lanes of a subgroup wait at different places",
+        faults=(emulator.BarrierDivergence,),
+        edits=((_WAIT, "if (TX < 4) tirx_reduce_cluster_wait();\n  else tirx_reduce_cluster_wait();"),),
+        line="cluster_wait",
+    ),
+    Plant(
+        name="one group leaves before it arrives",
+        faults=(emulator.BarrierDivergence,),
+        edits=((_ARRIVE, "if (BX & 1) return;\n  " + _ARRIVE),),
+        line="cluster_wait",
+    ),
+    Plant(
+        name="a barrier of the group between lanes of which some wait for the cluster",
+        faults=(emulator.BarrierDivergence,),
+        edits=(
+            (_ARRIVE, "if (TX < 32) __syncthreads();\n  " + _ARRIVE),
+            ("__syncthreads();  // inner", ""),
+            (_WAIT, ""),
+            ("  float total = slots1", f"  if (TX >= 32) {_WAIT}\n  float total = slots1"),
+        ),
+    ),
+    Plant(
+        name="shared memory of the group, ordered by the cluster barrier alone",
+        faults=RACE,
+        edits=(
+            ("__syncthreads();  // inner", ""),
+            (_ARRIVE, ""),
+            (f"  {_WAIT}\n", ""),
+            ("  float total = slots1", f"  {_ARRIVE}\n  {_WAIT}\n  float total = slots1"),
+        ),
+        buffer="slots1",
+    ),
+    Plant(
+        name="device memory of another group, ordered by the cluster barrier alone",
         faults=(emulator.DataRace,),
         edits=(
-            (
-                "  y_ptr[((BX",
-                f"  if (TX < 4) {{ {_PUT} }}\n  y_ptr[((BX",
-            ),
+            (_ARRIVE, "y_ptr[((BX * 64) + TX)] = 1.0f;\n  " + _ARRIVE),
+            ("  float d = x", "  float other = y_ptr[(((BX ^ 1) * 64) + TX)];\n  float d = x * other"),
         ),
+        buffer="y_ptr",
     ),
 )
 

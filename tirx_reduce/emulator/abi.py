@@ -18,7 +18,7 @@ class Fault(ctypes.Structure):
         ("lane", _I32 * 3),
         ("block", _I32 * 3),
         ("other_lane", _I32),
-        ("other_block", _I32),
+        ("other_rank", _I32),
         ("region", _I32),
         ("write", _I32),
         ("bytes", _I32),

@@ -179,7 +179,8 @@ class Session:
         if fault.bytes > 0:
             text = f"{'store' if fault.write else 'load'} of {fault.bytes} bytes: {text}"
         if fault.other_lane >= 0:
-            text += f" (the other is lane {fault.other_lane} of the group)"
+            where = "the group" if fault.other_rank < 0 else f"group {fault.other_rank} of the cluster"
+            text += f" (the other is lane {fault.other_lane} of {where})"
         rows = self.library.source.text.split("\n")
         buffer, offset = self._buffer(fault, kernel, values), int(fault.offset)
         if fault.site == 1 and fault.region < 0 and 0 < line <= len(rows):

@@ -24,7 +24,7 @@ static void describe(int kind, const char* text, void* pc) {
   f.block[0] = int(at.x), f.block[1] = int(at.y), f.block[2] = int(at.z);
   f.line = g_site_line;
   g_site_line = 0;
-  f.other_lane = f.other_block = -1;
+  f.other_lane = f.other_rank = -1;
   f.region = -1;
   f.offset = -1;
   f.space = -1;
@@ -35,6 +35,11 @@ static void describe(int kind, const char* text, void* pc) {
                               int64_t offset = -1, int write = 0, int bytes = 0, int other = -1) {
   describe(kind, text, pc);
   Fault& f = g_l->fault;
-  f.space = space, f.region = region, f.offset = offset, f.write = write, f.bytes = bytes, f.other_lane = other;
+  f.space = space, f.region = region, f.offset = offset, f.write = write, f.bytes = bytes;
+  if (other >= 0) {
+    int each = int(g_subs_each) * 32;
+    f.other_lane = other % each;
+    if (uint32_t(other / each) != g_cur_id / uint32_t(each)) f.other_rank = other / each;
+  }
   leave();
 }

@@ -195,9 +195,18 @@ static void yield_lane() {
   emu_swap(&me->sp, g_lane[id].sp);
 }
 
+// A subgroup comes to cluster barriers as a whole, or not at all.
+static void check_barriers_ended() {
+  Subgroup& s = g_sub[g_cur_sub];
+  if (s.ended && (s.ended_arrivals != g_cur->arrivals || s.ended_waits != g_cur->waits))
+    diverged(g_cur_id, "lanes of one subgroup have come to different numbers of cluster barriers");
+  s.ended = true, s.ended_arrivals = g_cur->arrivals, s.ended_waits = g_cur->waits;
+}
+
 static void fiber_main() {
   g_l->entry(g_l->arguments);
   check_copies_ended();
+  if (UNLIKELY(g_groups > 1)) check_barriers_ended();
   set_waiting(g_cur_id, FINISHED);
   yield_lane();
   __builtin_unreachable();

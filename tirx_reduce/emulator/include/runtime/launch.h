@@ -68,7 +68,7 @@ static void start_cluster(uint32_t first) {
   }
   for (uint32_t q = 0; q < g_subs; ++q) {
     g_sub[q].arrived = 0;
-    g_sub[q].mixed = false;
+    g_sub[q].mixed = g_sub[q].ended = false;
     g_sub[q].arrive_number = g_sub[q].wait_number = 0;
     for (uint32_t i = 0; i < g_sub[q].lanes; ++i) {
       uint32_t id = g_sub[q].first + i;

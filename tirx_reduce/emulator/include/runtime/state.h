@@ -36,7 +36,7 @@ struct Region {
 struct Fault {
   int32_t kind, space, line, site;
   int32_t lane[3], block[3];
-  int32_t other_lane, other_block;  // partner of a race, -1 where there is none
+  int32_t other_lane, other_rank;  // partner of a race, its group in the cluster where it is another; -1 where none is
   int32_t region;                   // region of device memory, or number of the array
   int32_t write, bytes;
   int64_t offset;
@@ -136,6 +136,8 @@ struct Subgroup {
   bool mixed;
   int arrive_site, wait_site;  // where its lanes came to the cluster barrier last
   uint32_t arrive_number, wait_number;
+  bool ended;  // one of its lanes has, after so many cluster barriers
+  uint16_t ended_arrivals, ended_waits;
   uint32_t synced_shared, synced_device;  // what this subgroup did before that tick is ordered within it
 };
 
