@@ -16,6 +16,7 @@ import itertools
 import json
 import math
 import sys
+import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,9 @@ OPERATORS = {
     "layer_norm": (3, 2, 2),
 }
 SIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
+NEITHER = (
+    "neither a search nor a replay; needs records of one of them (tirx-reduce report prints those of a grid)"
+)
 NOT_CHECKED = (
     "the outputs themselves: only the verdicts on them are recorded",
     "that the timers told the truth, and that the device was the one named",
@@ -48,6 +52,10 @@ NOT_CHECKED = (
 
 class Failed(Exception):
     """Something does not hold; the text names the place."""
+
+
+class Unreadable(Exception):
+    """A file is not there, or not of its format; the text names it."""
 
 
 def need(holds: bool, place: str, what: str) -> None:
@@ -76,8 +84,30 @@ def sha256(text: str | bytes) -> str:
 
 def content(path: Path) -> bytes:
     """Bytes of a file, unpacked."""
-    raw = path.read_bytes()
-    return gzip.decompress(raw) if path.suffix == ".gz" else raw
+    try:
+        raw = path.read_bytes()
+        return gzip.decompress(raw) if path.suffix == ".gz" else raw
+    except (OSError, EOFError, zlib.error) as error:
+        raise Unreadable(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def read_profiles(path: Path) -> list[dict[str, Any]]:
+    """The profiles of a calibration file."""
+    try:
+        data = json.loads(content(path))
+    except ValueError as error:
+        raise Unreadable(f"{path} is not JSON: {error}") from error
+    need(
+        isinstance(data, dict), str(path), f"it holds a {type(data).__name__}; needs an object with profiles"
+    )
+    need(data.get("format") == 1, str(path), f"format {data.get('format')!r}; needs 1")
+    profiles = data.get("profiles")
+    need(isinstance(profiles, list), str(path), "it holds no list of profiles")
+    wanted = ("coefficients", "device", "records_sha256")
+    for number, profile in enumerate(profiles):
+        lacks = [n for n in wanted if not isinstance(profile, dict) or n not in profile]
+        need(not lacks, str(path), f"profile {number} lacks {', '.join(lacks)}")
+    return list(profiles)
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -99,6 +129,8 @@ def read(path: Path) -> list[dict[str, Any]]:
         records.append({**body, "place": place})
     need(bool(records), str(path), "no record")
     need(records[0]["kind"] == "environment", records[0]["place"], "the first record is no environment")
+    # Grids and counters are measured without a design: nothing in them was promised beforehand.
+    need(any(r["kind"] == "design" for r in records), path.name, NEITHER)
     need(records[-1]["kind"] == "end", records[-1]["place"], "the run did not come to its end")
     first = records[0]["data"]
     for record in records:
@@ -646,32 +678,51 @@ def audit(calibration: Path, files: Sequence[Path]) -> list[str]:
     ------
     Failed
         At the first thing that does not hold, with its place.
+    Unreadable
+        A file is not there, or not of its format.
     """
-    data = json.loads(content(calibration))
-    need(data.get("format") == 1, str(calibration), f"format {data.get('format')!r}")
-    receipt = [f"{calibration.name}: {len(data['profiles'])} profiles, sha256 {sha256(content(calibration))}"]
+    profiles = read_profiles(calibration)
+    receipt = [f"{calibration.name}: {len(profiles)} profiles, sha256 {sha256(content(calibration))}"]
     fitted: set[str] = set()
     for path in files:
-        records = read(path)
-        kinds = {r["kind"] for r in records}
-        receipt.append(f"{path.name}: {len(records)} records, chain whole, sha256 {sha256(content(path))}")
-        if "trial" in kinds:
-            mine = [p for p in data["profiles"] if p["records_sha256"] == sha256(content(path))]
-            need(len(mine) == 1, path.name, f"{len(mine)} profiles were fitted on it; needs one")
-            check_profile(mine[0], records, path)
-            fitted.add(canonical(mine[0]))
-            p = mine[0]
-            receipt.append(
-                f"  {p['trials']} trials, {p['infeasible']} infeasible; demand, labels, 6 capacities and "
-                f"coefficients done again; regret mean {p['mean_regret']:.2%}, maximum {p['max_regret']:.2%}"
-            )
-        elif "freeze" in kinds:
-            receipt += _replay_lines(records, check_replay(records, data["profiles"]))
-        else:
-            raise Failed(f"{path.name}: neither a search nor a replay")
-    untold = [p["device"] for p in data["profiles"] if canonical(p) not in fitted]
+        try:
+            receipt += _file_lines(path, calibration, profiles, fitted)
+        except (KeyError, TypeError, IndexError, AttributeError) as error:
+            what = f"{type(error).__name__} {error}"
+            raise Failed(
+                f"{path.name}, or its profile in {calibration.name}, lacks what it needs or holds something else: "
+                f"{what}"
+            ) from error
+    untold = [p["device"] for p in profiles if canonical(p) not in fitted]
     receipt += [f"not audited: the profile of {device}, whose records were not given" for device in untold]
     return [*receipt, "not checked:", *(f"  {line}" for line in NOT_CHECKED), "PASS"]
+
+
+def _file_lines(
+    path: Path, calibration: Path, profiles: Sequence[dict[str, Any]], fitted: set[str]
+) -> list[str]:
+    """What one record file shows; a profile that was fitted on it goes into `fitted`."""
+    records = read(path)
+    kinds = {r["kind"] for r in records}
+    lines = [f"{path.name}: {len(records)} records, chain whole, sha256 {sha256(content(path))}"]
+    if "trial" in kinds:
+        mine = [p for p in profiles if p["records_sha256"] == sha256(content(path))]
+        need(
+            len(mine) == 1,
+            path.name,
+            f"{len(mine)} profiles of {calibration.name} were fitted on it; needs one",
+        )
+        (p,) = mine
+        check_profile(p, records, path)
+        fitted.add(canonical(p))
+        return [
+            *lines,
+            f"  {p['trials']} trials, {p['infeasible']} infeasible; demand, labels, 6 capacities and "
+            f"coefficients done again; regret mean {p['mean_regret']:.2%}, maximum {p['max_regret']:.2%}",
+        ]
+    if "freeze" in kinds:
+        return lines + _replay_lines(records, check_replay(records, profiles))
+    raise Failed(f"{path.name}: {NEITHER}")
 
 
 def _replay_lines(records: list[dict[str, Any]], again: dict[str, Any]) -> list[str]:
@@ -706,10 +757,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Failed as failed:
         print(f"FAIL {failed}")
         return 1
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
-        print(f"FAIL a record lacks what it needs, or holds something else: {type(error).__name__} {error}")
-        return 1
-    except (OSError, ValueError) as error:
+    except Unreadable as error:
         print(f"cannot be read: {error}", file=sys.stderr)
         return 2
     return 0

@@ -151,10 +151,8 @@ def audit(args: argparse.Namespace) -> int:
         receipt = list(check.audit(calibration, records))
     except check.Failed as failed:
         failure = str(failed)
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
-        failure = f"a record lacks what it needs, or holds something else: {type(error).__name__} {error}"
-    except (OSError, ValueError) as error:
-        raise ReduceError(f"records cannot be read: {error}") from error
+    except check.Unreadable as error:
+        raise ReduceError(f"cannot be read: {error}") from error
     if args.json:
         print(json.dumps({"ok": not failure, "receipt": receipt, "failure": failure or None}))
     else:

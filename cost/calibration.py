@@ -162,7 +162,7 @@ def load(source: Any) -> Calibration:
             f"calibration is a {type(source).__name__}; needs a path, a mapping, a profile or None"
         )
     if "profiles" in source:
-        return _file(source, "the mapping")
+        return _file(source, "mapping")
     if "coefficients" in source:
         return profile_from_dict(source)
     return Bare(_coefficients(source))
@@ -205,6 +205,7 @@ def select(
     profiles = (calibration,) if isinstance(calibration, Profile) else calibration
     wanted = {"target kind": target_kind, "device": device, "dtype": dtype, "TVM": tvm_version}
     misfits = []
+    named = ""
     for profile in profiles:
         have = {
             "target kind": profile.target_kind,
@@ -220,9 +221,17 @@ def select(
         if not wrong:
             return profile
         misfits.append(f"({profile.label}): " + ", ".join(wrong))
+        if device is None and len(wrong) == 1:
+            named = named or profile.device
     seen = "; ".join(misfits) if misfits else "the calibration holds no profile"
     asked = f"{target_kind}, {device or 'unknown device'}, {dtype}, TVM {tvm_version}"
-    raise BadCalibration(f"no calibration for ({asked}): {seen}; make one with: {MAKE_ONE}")
+    # Where no device answers, one of them may be meant all the same.
+    name = (
+        f"name the device to plan for it from here: --device {named!r}, device= in Python; or "
+        if named
+        else ""
+    )
+    raise BadCalibration(f"no calibration for ({asked}): {seen}; {name}make one with: {MAKE_ONE}")
 
 
 def _coefficients(data: Any) -> Coefficients:
@@ -256,24 +265,25 @@ def _read(path: Path) -> Calibration:
         raise BadCalibration(f"calibration {str(path)!r} is not JSON: {error}") from error
     if not isinstance(data, dict):
         raise BadCalibration(f"calibration {str(path)!r} holds a {type(data).__name__}; needs an object")
-    if set(data) == {*COEFFICIENTS, "capacity"}:
-        return Bare(_coefficients(data))
-    return _file(data, repr(str(path)))
+    try:
+        if set(data) == {*COEFFICIENTS, "capacity"}:
+            return Bare(_coefficients(data))
+        return _file(data, "file")
+    except BadCalibration as error:
+        raise BadCalibration(f"calibration {str(path)!r}: {error}") from error
 
 
 def _file(data: Mapping[str, Any], where: str) -> tuple[Profile, ...]:
     if data.get("format") != FORMAT:
-        raise BadCalibration(
-            f"calibration {where} has format {data.get('format')!r}; this version reads {FORMAT}"
-        )
-    _exact(data, {"format", "profiles"}, f"calibration {where}")
+        raise BadCalibration(f"the {where} has format {data.get('format')!r}; this version reads {FORMAT}")
+    _exact(data, {"format", "profiles"}, f"the {where}")
     if not isinstance(data["profiles"], list):
-        raise BadCalibration(f"calibration {where} has no list of profiles")
+        raise BadCalibration(f"the {where} has no list of profiles")
     profiles = tuple(profile_from_dict(p) for p in data["profiles"])
     labels = [p.label for p in profiles]
     doubled = sorted({label for label in labels if labels.count(label) > 1})
     if doubled:
-        raise BadCalibration(f"calibration {where} holds ({doubled[0]}) twice; needs one profile of each")
+        raise BadCalibration(f"the {where} holds ({doubled[0]}) twice; needs one profile of each")
     return profiles
 
 

@@ -16,8 +16,9 @@ import pytest
 
 from tests.study_cases import QUICK, MadeUpStand, edit, made_up
 from tirx_reduce.bench import audit, fit, replay
+from tirx_reduce.bench.cli import main as command
 from tirx_reduce.bench.cohorts import cases, grid
-from tirx_reduce.bench.records import compress, digest, file_digest
+from tirx_reduce.bench.records import Writer, compress, digest, file_digest
 from tirx_reduce.bench.search import search
 
 PROGRAM = Path(audit.__file__)
@@ -192,7 +193,7 @@ def test_edits_of_the_search_that_are_sealed_again_are_found(folder: Path, what:
 
 def test_an_edit_that_does_not_repin_the_profile_is_found(folder: Path) -> None:
     edit(folder / "search.jsonl", SEARCH_EDITS["raw sample"][0])
-    with pytest.raises(audit.Failed, match="0 profiles were fitted on it; needs one"):
+    with pytest.raises(audit.Failed, match=r"0 profiles of calibration\.json were fitted on it; needs one"):
         receipt(folder)
 
 
@@ -325,6 +326,48 @@ def test_the_exit_status_tells(folder: Path, capsys: pytest.CaptureFixture[str])
     assert audit.main(given) == 1
     assert "FAIL replay.jsonl" in capsys.readouterr().out
     assert audit.main([given[0], str(folder / "none.jsonl")]) == 2
+    assert f"cannot be read: {folder / 'none.jsonl'}: No such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "message"),
+    [
+        ("{", 2, "calibration.json is not JSON: Expecting"),
+        ("[]", 1, "calibration.json: it holds a list; needs an object with profiles"),
+        ("{}", 1, "calibration.json: format None; needs 1"),
+        ('{"format": 1}', 1, "calibration.json: it holds no list of profiles"),
+        (
+            '{"format": 1, "profiles": [3]}',
+            1,
+            "calibration.json: profile 0 lacks coefficients, device, records_sha256",
+        ),
+        ('{"format": 1, "profiles": [{"device": "x"}]}', 1, "profile 0 lacks coefficients, records_sha256"),
+    ],
+)
+def test_a_broken_calibration_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str], text: str, status: int, message: str
+) -> None:
+    (folder / "calibration.json").write_text(text)
+    given = [str(folder / n) for n in ("calibration.json", "search.jsonl")]
+    assert audit.main(given) == status
+    shown = capsys.readouterr()
+    assert message in shown.out + shown.err
+    assert command(["audit", *given]) == status
+
+
+def test_a_compressed_file_that_is_cut_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    packed = compress(folder / "search.jsonl")
+    packed.write_bytes(packed.read_bytes()[:-20])
+    assert audit.main([str(folder / "calibration.json"), str(packed)]) == 2
+    assert f"cannot be read: {packed}: Compressed file ended" in capsys.readouterr().err
+
+
+def test_records_of_a_grid_are_named_as_what_they_are_not(tmp_path: Path, folder: Path) -> None:
+    path = tmp_path / "grid.jsonl"
+    with Writer(path, MadeUpStand(tmp_path).environment()) as writer:
+        writer.append("grid settings", {"policies": []})
+    with pytest.raises(audit.Failed, match=r"grid\.jsonl: neither a search nor a replay"):
+        audit.audit(folder / "calibration.json", [path])
 
 
 def test_a_record_without_its_fields_is_a_failure_and_no_traceback(
@@ -334,7 +377,10 @@ def test_a_record_without_its_fields_is_a_failure_and_no_traceback(
     repin(folder)
     given = [str(folder / n) for n in ("calibration.json", "search.jsonl")]
     assert audit.main(given) == 1
-    assert "lacks what it needs" in capsys.readouterr().out
+    assert (
+        "FAIL search.jsonl, or its profile in calibration.json, lacks what it needs"
+        in capsys.readouterr().out
+    )
 
 
 def test_a_training_shape_in_the_cohort_is_found(folder: Path) -> None:

@@ -54,6 +54,17 @@ def test_a_profile_of_something_else_is_refused(field: str, value: Any, message:
     assert calibration.MAKE_ONE in str(caught.value)
 
 
+def test_where_no_device_answers_the_one_that_is_meant_can_be_named() -> None:
+    with pytest.raises(
+        BadCalibration, match="name the device to plan for it from here: --device 'Test GPU', device="
+    ):
+        cost.bind("service", profile(), **{**BOUND, "device": None})
+    for other in ({"device": "Other GPU"}, {"device": None, "dtype": "float16"}):
+        with pytest.raises(BadCalibration) as caught:
+            cost.bind("service", profile(), **{**BOUND, **other})
+        assert "--device" not in str(caught.value)
+
+
 def test_the_fitting_profile_of_several_is_taken(tmp_path: Path) -> None:
     half = profile(dtype="float16", mean_regret=0.01)
     path = tmp_path / "calibration.json"
@@ -104,7 +115,24 @@ def test_missing_files_doubled_profiles_and_wrong_types(tmp_path: Path) -> None:
 def test_a_nan_in_a_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "nan.json"
     path.write_text(json.dumps({**COEFFICIENTS, "W": math.nan}))
-    with pytest.raises(BadCalibration, match="W is nan"):
+    with pytest.raises(BadCalibration, match=r"nan\.json': .*W is nan"):
+        calibration.load(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "holds a list; needs an object"),
+        ('{"format": 9}', "the file has format 9; this version reads"),
+        ('{"format": 1, "profiles": 3}', "the file has no list of profiles"),
+        ('{"format": 1, "profiles": [{}]}', "profile lacks"),
+    ],
+)
+def test_a_broken_file_is_named(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "broken.json"
+    path.write_text(text)
+    with pytest.raises(BadCalibration, match=rf"broken\.json'.*{message}"):
         calibration.load(path)
 
 
