@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tirx_reduce.values import Candidate, CostEstimate, DeviceLimits, Features, RowFacts
 
@@ -58,12 +59,16 @@ class Ladder:
             storage_bytes=features.storage_bytes,
             reductions=features.reductions,
         )
-        rungs = list(steps(shape, limits))
+        rungs = _places(shape, limits)
         # Facts and features may differ in the widest element; then the nearest shape counts.
-        place = (
-            float(rungs.index(candidate) + 1) if candidate in rungs else FAR + _distance(candidate, rungs[0])
-        )
+        place = float(rungs.get(candidate, 0)) or FAR + _distance(candidate, next(iter(rungs)))
         return CostEstimate(local=place, launch=1.0, kernel_score=place, unit=RUNGS)
+
+
+@lru_cache(maxsize=64)
+def _places(shape: Shape, limits: DeviceLimits) -> dict[Candidate, int]:
+    """The place of every mapping, from 1; a plan asks for the same ladder at each of its candidates."""
+    return {candidate: place for place, candidate in enumerate(steps(shape, limits), start=1)}
 
 
 def _distance(candidate: Candidate, wanted: Candidate) -> float:
