@@ -487,3 +487,102 @@ def test_a_chain_that_doubles_is_read_in_linear_time() -> None:
 
     read = facts.analyze(topi_func(build, ((4, 8), "float32")))
     assert len(set(walk(*read.program.reductions[0].elements))) < 70
+
+
+@T.prim_func(s_tir=True)
+def flat_buffers(x: T.Buffer((32,), "float32"), y: T.Buffer((32,), "float32")):
+    e = T.sblock_alloc_buffer((32,))
+    s = T.sblock_alloc_buffer((4,))
+    for i, k in T.grid(4, 8):
+        with T.sblock("e"):
+            vi, vk = T.axis.remap("SS", [i, k])
+            e[vi * 8 + vk] = T.exp(x[vi * 8 + vk])
+    for i, k in T.grid(4, 8):
+        with T.sblock("s"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                s[vi] = T.float32(0)
+            s[vi] = s[vi] + e[vi * 8 + vk]
+    for j in range(32):
+        with T.sblock("out"):
+            vj = T.axis.remap("S", [j])
+            y[vj] = e[vj] / s[vj // 8]
+
+
+@T.prim_func(s_tir=True)
+def flat_and_symbolic(x: T.handle, y: T.handle, n: T.int64):
+    m = T.int64()
+    a = T.match_buffer(x, (m * n,), "float32")
+    b = T.match_buffer(y, (m * n,), "float32")
+    s = T.sblock_alloc_buffer((m,))
+    for i, k in T.grid(m, n):
+        with T.sblock("s"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                s[vi] = T.float32(0)
+            s[vi] = s[vi] + a[vi * n + vk]
+    for i, k in T.grid(m, n):
+        with T.sblock("out"):
+            vi, vk = T.axis.remap("SS", [i, k])
+            b[vi * n + vk] = a[vi * n + vk] / s[vi]
+
+
+@T.prim_func(s_tir=True)
+def split_rows(x: T.Buffer((2, 2, 8), "float32"), y: T.Buffer((4,), "float32")):
+    for i, k in T.grid(4, 8):
+        with T.sblock("s"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                y[vi] = T.float32(0)
+            y[vi] = y[vi] + x[vi // 2, vi % 2, vk]
+
+
+@T.prim_func(s_tir=True)
+def split_columns(x: T.Buffer((4, 2, 2, 2), "float32"), y: T.Buffer((4,), "float32")):
+    for i, k in T.grid(4, 8):
+        with T.sblock("s"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                y[vi] = T.float32(0)
+            y[vi] = y[vi] + x[vi, T.truncdiv(vk, 4), vk // 2 % 2, T.truncmod(vk, 2)]
+
+
+@T.prim_func(s_tir=True)
+def turned(x: T.Buffer((4, 8), "float32"), y: T.Buffer((32,), "float32")):
+    s = T.sblock_alloc_buffer((4,))
+    for i, k in T.grid(4, 8):
+        with T.sblock("s"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                s[vi] = T.float32(0)
+            s[vi] = s[vi] + x[vi, vk]
+    for i, k in T.grid(4, 8):
+        with T.sblock("out"):
+            vi, vk = T.axis.remap("SS", [i, k])
+            y[vk * 4 + vi] = x[vi, vk] / s[vi]
+
+
+def test_flat_buffers_are_rows_and_columns() -> None:
+    x = np.abs(normal(4, 8)) + 1
+    e = np.exp(x)
+    found = facts.analyze(flat_buffers)
+    (y,) = outputs(found, x.reshape(32))
+    np.testing.assert_allclose(y, (e / e.sum(-1, keepdims=True)).reshape(32), rtol=1e-6)
+    assert all(o.index.dense for o in found.program.outputs)
+    found = facts.analyze(flat_and_symbolic)
+    (y,) = outputs(found, x.reshape(32), 8, m=4)
+    np.testing.assert_allclose(y, (x / x.sum(-1, keepdims=True)).reshape(32), rtol=1e-6)
+    assert all(o.index.dense for o in found.program.outputs)
+    (y,) = outputs(facts.analyze(turned), x)
+    np.testing.assert_allclose(y, (x / x.sum(-1, keepdims=True)).T.reshape(32), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("func", "shape"), [(split_rows, (2, 2, 8)), (split_columns, (4, 2, 2, 2))])
+def test_quotient_and_rest_are_one_index(func: Any, shape: tuple[int, ...]) -> None:
+    """x // d and x % d beside one another read what x reads: dense rows, so packets are proved."""
+    found = facts.analyze(func)
+    x = normal(*shape)
+    (y,) = outputs(found, x)
+    np.testing.assert_allclose(y, x.reshape(4, 8).sum(-1), rtol=1e-5)
+    loads = {e.index for r in found.program.reductions for e in walk(*r.elements) if isinstance(e, Load)}
+    assert [i.dense for i in loads] == [True]

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tvm import relax, te, tirx, topi
+import tvm
+from tvm import relax, s_tir, te, tirx, topi
 from tvm.script import tirx as T  # noqa: N812
 
 from tests.functions import legalized, symbol, topi_func
@@ -459,3 +460,45 @@ def test_scheduled_is_left_alone() -> None:
 def test_not_a_primfunc() -> None:
     with pytest.raises(Unsupported, match="a str; needs a PrimFunc"):
         facts.analyze("softmax")
+
+
+@pytest.mark.parametrize(
+    "at", ["i * 7 + k", "i * 9 + k", "i * 8 + k + 1", "i * 8 + k * 2", "i + k", "k * 8 + i"]
+)
+def test_a_flat_index_that_covers_its_tensor_otherwise(at: str) -> None:
+    """Digits that overlap, leave holes, or start elsewhere."""
+    i, k = tirx.Var("i", "int32"), tirx.Var("k", "int32")
+    index = eval(at, {"i": i, "k": k})
+    x = tirx.decl_buffer((4, 8), "float32", name="x")
+    y = tirx.decl_buffer((32,), "float32", name="y")
+    s = tirx.decl_buffer((4,), "float32", name="s")
+    value = tirx.BufferLoad(x, [i, k]) / tirx.BufferLoad(s, [i])
+
+    def block(name: str, body: Any, kind: int, init: Any = None) -> Any:
+        loops = [tirx.Var("a", "int32"), tirx.Var("b", "int32")]
+        axes = [
+            tirx.IterVar(tvm.ir.Range(0, 4), i, tirx.IterVar.DataPar),
+            tirx.IterVar(tvm.ir.Range(0, 8), k, kind),
+        ]
+        inner = s_tir.SBlockRealize(
+            loops, tirx.IntImm("bool", 1), s_tir.SBlock(axes, [], [], name, body, init)
+        )
+        for var, extent in zip(loops[::-1], (8, 4), strict=True):
+            inner = tirx.For(var, 0, extent, tirx.ForKind.SERIAL, inner)
+        return inner
+
+    here = tirx.BufferLoad(s, [i])
+    total = tirx.BufferStore(s, here + tirx.BufferLoad(x, [i, k]), [i])
+    zero = tirx.BufferStore(s, tirx.FloatImm("float32", 0.0), [i])
+    body = tirx.SeqStmt(
+        [
+            block("sum", total, tirx.IterVar.CommReduce, zero),
+            block("out", tirx.BufferStore(y, value, [index]), tirx.IterVar.DataPar),
+        ]
+    )
+    root = s_tir.SBlock([], [], [], "root", body, alloc_buffers=[s])
+    func = tirx.PrimFunc([x, y], s_tir.SBlockRealize([], tirx.IntImm("bool", 1), root))
+    with pytest.raises(
+        Unsupported, match=r"block out writes y\[.*\]; needs each element owned by one iteration"
+    ):
+        facts.analyze(func)

@@ -150,7 +150,7 @@ def _output(reader: Reader, reductions: Reductions, block: Block, store: Store) 
         try:
             scope = Scope(block=block, iters=placed, lets={**reader.body.lets, **block.lets})
             indices = tuple(reader.index(i, scope) for i in store.indices)
-            stored_at(block, store, indices)
+            stored_at(reader, block, store, indices)
             return _written(reader, store, indices, reader.value(store.value, scope), per_row)
         except Mismatch as error:
             refused = refused or error

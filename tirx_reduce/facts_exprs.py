@@ -265,7 +265,7 @@ class Reader(Indices):
                 raise Unsupported(f"block {block.name} is reduced inside an extent; needs plain extents")
             return self.reduce(block, store, indices)
         scope = Scope(
-            block=block, iters=stored_at(block, store, indices), lets={**self.body.lets, **block.lets}
+            block=block, iters=stored_at(self, block, store, indices), lets={**self.body.lets, **block.lets}
         )
         return self.value(store.value, scope)
 

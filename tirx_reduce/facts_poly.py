@@ -5,7 +5,7 @@ In goes an index, out comes a sum of multiples of monomials; whatever is not a s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
 from math import gcd
 from typing import Any, TypeAlias
@@ -48,6 +48,38 @@ class Polynomials:
         if isinstance(index, tirx.Mul):
             return multiplied(self.of(index.a), self.of(index.b))
         return {(self.number(index),): 1}
+
+    def joined(self, polynomial: Polynomial, simplify: Callable[[Any], Any]) -> Polynomial:
+        """`polynomial` with x put together where both its parts stand: (x // d)·d + x % d = x."""
+        present = {n for m in polynomial for n in m}
+        for number in sorted(present):
+            rest = self.atoms[number]
+            factor = coefficient(polynomial, number)
+            if not isinstance(rest, tirx.FloorMod) or factor is None:
+                continue
+            for quotient, whole in self._quotients(rest, present, simplify):
+                if coefficient(polynomial, quotient) == multiplied(factor, self.of(rest.b)):
+                    others = without(polynomial, {number, quotient}.__contains__)
+                    return self.joined(added(others, multiplied(factor, self.of(whole))), simplify)
+        return polynomial
+
+    def _quotients(
+        self, rest: Any, present: set[int], simplify: Callable[[Any], Any]
+    ) -> Iterator[tuple[int, Any]]:
+        """(atom, x) with x = atom · d + `rest`, where `rest` is some y % d: x is y, or y % D with d dividing D."""
+        whole = self.of(simplify(tirx.FloorDiv(rest.a, rest.b)))
+        if len(whole) == 1 and set(whole.values()) == {1}:
+            (monomial,) = whole
+            if len(monomial) == 1:
+                yield monomial[0], rest.a
+        for number in sorted(present):
+            atom = self.atoms[number]
+            if not (isinstance(atom, tirx.FloorDiv) and isinstance(atom.a, tirx.FloorMod)):
+                continue
+            same = compat.equal(atom.b, rest.b) and compat.equal(atom.a.a, rest.a)
+            fixed = isinstance(rest.b, tirx.IntImm) and isinstance(atom.a.b, tirx.IntImm)
+            if same and fixed and atom.a.b.value % rest.b.value == 0:
+                yield number, atom.a
 
     def index(self, polynomial: Polynomial) -> Any:
         """The index that `polynomial` stands for, in int64."""

@@ -73,7 +73,7 @@ class Reductions:
         if self._outer is not None and _rank(block) == len(space.rows) + self._outer:
             return self._inner_value(block, store, indices)
         reduced = self.read(block)
-        for var, index in stored_at(block, store, indices).items():
+        for var, index in stored_at(self.reader, block, store, indices).items():
             if not space.same(index, reduced.placed[var]):
                 raise Mismatch(
                     f"{store.buffer.name} is read at another row ({index} for {reduced.placed[var]});"
@@ -173,7 +173,7 @@ class Reductions:
         """A mark for what `block` reduces over the trailing column axes."""
         space = self.reader.space
         leading = space.rows + space.columns[: self._outer]
-        placed = stored_at(block, store, indices)
+        placed = stored_at(self.reader, block, store, indices)
         given = [i for i in placed.values() if isinstance(i, compat.Var)]
         if not all(any(g.same_as(v) for g in given) for v, _ in leading) or len(block.stores) != 1:
             raise Mismatch(
@@ -236,7 +236,7 @@ class Reductions:
             scope.own[store.buffer] = (mark, store.indices)
         rows = {i.var: placed[i.var] for i in block.iters if not i.reduces}
         for store in block.stores:
-            stored_at(block, store, tuple(reader.index(i, scope) for i in store.indices))
+            stored_at(reader, block, store, tuple(reader.index(i, scope) for i in store.indices))
         values = [reader.ops.stored(v, str(s.buffer.ty.dtype)) for s, v in self._new_values(block, scope)]
         inits = [self._init(block, s, scope) for s in block.stores]
         pair = arg_pair(values, accumulators) if len(values) == 2 else None
@@ -296,7 +296,9 @@ class Reductions:
         first, written = earlier[0]
         indices = tuple(reader.index(i, scope) for i in store.indices)
         before = Scope(
-            block=first, iters=stored_at(first, written, indices), lets={**reader.body.lets, **first.lets}
+            block=first,
+            iters=stored_at(reader, first, written, indices),
+            lets={**reader.body.lets, **first.lets},
         )
         return self._row_only(block, reader.value(written.value, before))
 

@@ -228,7 +228,7 @@ class Space:
 
     def access(self, offset: Any) -> tuple[Access, Polynomial]:
         """What is proved of an element offset, and its terms."""
-        whole = self.poly.of(offset)
+        whole = self.poly.joined(self.poly.of(offset), self.simplify)
         changing = {n for m in whole for n in m if self.varies(self.poly.atoms[n])}
         if not changing:
             return self._affine(whole, 0), whole
