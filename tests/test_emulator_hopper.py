@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import tvm
 
@@ -48,21 +50,43 @@ def test_emitted_cluster_is_right_in_every_order(name: str, columns: int, candid
 FAULTS = (emulator.DataRace, emulator.Uninitialized, emulator.BarrierDivergence)
 
 
+def with_other_counts(text: str) -> list[str]:
+    """One text for each mailbox that expects a value more, or less."""
+    calls = list(re.finditer(r"(tirx_reduce_mailbox_open\(\(&.*, )(\d+)\);", text))
+    assert calls
+    return [
+        f"{text[: call.start()]}{call[1]}{int(call[2]) + change});{text[call.end() :]}"
+        for call in calls
+        for change in (4, -4)
+    ]
+
+
+def without_sends(text: str) -> list[str]:
+    """One text for each send of the kernel, which lacks it."""
+    calls = list(re.finditer(r"tirx_reduce_mailbox_send_\w+\(\(&.*\);", text))
+    assert calls
+    return [text[: call.start()] + text[call.end() :] for call in calls]
+
+
 @pytest.mark.parametrize(("name", "columns", "candidate"), EMITTED, ids=[identify(e) for e in EMITTED])
-def test_emitted_cluster_needs_each_of_its_barriers(name: str, columns: int, candidate: tr.Candidate) -> None:
+def test_emitted_cluster_needs_each_of_its_barriers_and_sends(
+    name: str, columns: int, candidate: tr.Candidate
+) -> None:
     workload, shape = get_workload(name), (2, columns)
     func = workload.func(shape, "float32")
     executable = tr.schedules.build(tr.lower(func, tr.schedules.force(func, candidate, TARGET)), TARGET)
-    mutants = without_barriers(executable.mod.imports[0].inspect_source())
+    text = executable.mod.imports[0].inspect_source()
+    texts = [m.text for m in without_barriers(text)]
     # At least the one cluster barrier, three ways, and the opening of a mailbox and the wait on it.
-    assert len(mutants) >= 5
+    assert len(texts) >= 5
+    texts += [*with_other_counts(text), *without_sends(text)]
     names = [p.name for p in func.params]
     groups = shape[0] * candidate.splits
-    for number, mutant in enumerate(mutants):
+    for number, bad in enumerate(texts):
         arrays = dict(zip(names, (*workload.inputs(shape), *workload.empty(shape)), strict=True))
         with pytest.raises(FAULTS):
             emulator.run_source(
-                mutant.text,
+                bad,
                 "cuda",
                 arrays,
                 groups,
