@@ -101,6 +101,8 @@ def candidate_lines(plan: GroupPlan, style: Style, top: int | None) -> list[str]
     lines = table(head, body, style=style, mark=lambda i: ("green",) if i == 0 else ())
     if len(rows) > len(shown):
         lines.append(style(f"and {len(rows) - len(shown)} dearer ones", "dim"))
+    if plan.incumbent is not None and all(c != plan.incumbent for c, _ in rows):
+        lines.append(f"the incumbent, {mapping(plan.incumbent)}, is none of those that {plan.policy} prices")
     return lines
 
 

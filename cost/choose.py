@@ -95,6 +95,7 @@ def decide(
     rows: int,
     columns: int,
     limits: DeviceLimits,
+    default: Iterable[tuple[Candidate, str | None]] | None = None,
 ) -> Choice:
     """Price every legal candidate with its demand, the incumbent's beside it, and choose.
 
@@ -110,6 +111,8 @@ def decide(
         Sizes to price for.
     limits
         Of the device.
+    default
+        The candidates of the default policy, where `enumerated` are others: the incumbent is one of these.
     """
     legal: list[Candidate] = []
     refused: list[tuple[Candidate, str]] = []
@@ -121,7 +124,11 @@ def decide(
         else:
             legal.append(candidate)
     plain = [(c, demand(c, counts[c.reuse], rows, columns, limits)) for c in legal]
-    incumbent = _incumbent(plain, limits)
+    if default is not None:
+        seen = (c for c, reason in default if reason is None and c.reuse in counts)
+        incumbent = _incumbent([(c, demand(c, counts[c.reuse], rows, columns, limits)) for c in seen], limits)
+    else:
+        incumbent = _incumbent(plain, limits)
     priced = [(c, demand(c, counts[c.reuse], rows, columns, limits, incumbent)) for c in legal]
     return choose(policy, priced, limits, refused)
 

@@ -176,7 +176,9 @@ def _decide(
     columns = facts.columns if facts.columns is not None else ASSUMED_COLUMNS
     scope = getattr(policy, "scope", None)
     candidates = enumerate_candidates(facts, limits, rows=rows, columns=columns, scope=scope)
-    choice = decide(policy, candidates, counts, rows=rows, columns=columns, limits=limits)
+    # The incumbent is the default policy's choice, whatever the asked one looks at.
+    default = enumerate_candidates(facts, limits, rows=rows, columns=columns) if scope is not None else None
+    choice = decide(policy, candidates, counts, rows=rows, columns=columns, limits=limits, default=default)
     return GroupPlan(
         candidate=choice.winner,
         estimate=choice.estimate,
