@@ -54,14 +54,18 @@ def test_a_profile_of_something_else_is_refused(field: str, value: Any, message:
     assert calibration.MAKE_ONE in str(caught.value)
 
 
+def bind_at(**changes: Any) -> None:
+    cost.bind("service", profile(), **{**BOUND, **changes})
+
+
 def test_where_no_device_answers_the_one_that_is_meant_can_be_named() -> None:
     with pytest.raises(
         BadCalibration, match="name the device to plan for it from here: --device 'Test GPU', device="
     ):
-        cost.bind("service", profile(), **{**BOUND, "device": None})
+        bind_at(device=None)
     for other in ({"device": "Other GPU"}, {"device": None, "dtype": "float16"}):
         with pytest.raises(BadCalibration) as caught:
-            cost.bind("service", profile(), **{**BOUND, **other})
+            bind_at(**other)
         assert "--device" not in str(caught.value)
 
 
