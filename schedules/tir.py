@@ -16,6 +16,8 @@ from tvm.tirx.buffer import buffer_data
 from tirx_reduce.errors import Unsupported
 from tirx_reduce.program import Const, Expr, Op, children
 
+from .expansions import expand
+
 SERIAL, VECTORIZED, UNROLLED = (
     tirx.ForKind.SERIAL,
     tirx.ForKind.VECTORIZED,
@@ -187,8 +189,6 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
 _CALLS = frozenset(
     "exp exp2 exp10 log log2 log10 log1p sqrt rsqrt tanh sin cos tan erf floor ceil round trunc nearbyint".split()
 )
-# No Metal library function of that name (nearbyint is rint there, under TVM's own lowering).
-_NOT_ON_METAL = frozenset({"erf", "log1p"})
 
 
 def _bits(value: Any) -> Any:
@@ -223,9 +223,9 @@ def _unary(name: str, a: Any, dtype: str, kind: str) -> Any:
         one = imm(1.0, dtype)
         return tirx.Div(one, tirx.Add(one, tirx.exp(tirx.Mul(a, imm(-1.0, dtype)))))
     if name in _CALLS:
-        if kind == "metal" and name in _NOT_ON_METAL:
-            raise Unsupported(f"{name} on Metal; needs a function that Metal's library has")
-        if kind == "metal" and name == "nearbyint":
+        if (
+            kind == "metal" and name == "nearbyint"
+        ):  # no library function of that name, under TVM's own lowering
             return tirx.call_extern(dtype, "rint", a)
         return getattr(tirx, name)(a)
     raise Unsupported(f"operation {name}; needs one that both backends have")
@@ -287,7 +287,11 @@ def translate(
         found = leaf(e)
         if found is None and isinstance(e, Const):
             found = imm(e.value, e.dtype)
-        if found is None and isinstance(e, Op):
+        longer = expand(e, kind) if found is None and isinstance(e, Op) else None
+        if longer is not None:
+            count(longer)
+            found = visit(longer)
+        elif found is None and isinstance(e, Op):
             found = operate(e.name, tuple(visit(a) for a in e.args), e.dtype, kind)
             # `if_then_else` guards what it holds: naming its parts outside would run them.
             if uses.get(e, 0) > 1 and not guarded:

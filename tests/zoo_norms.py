@@ -460,7 +460,6 @@ of_te(
     lambda v: _layer(v, lambda y, *_: y * 0.5 * (tirx.erf(y * 0.7071067811865476) + 1.0)),
     x(3, 24),
     looser=4,
-    declined_on=(("metal", "erf"),),
 )
 
 
