@@ -109,6 +109,8 @@ class _Walker:
             self.lets[stmt.var] = stmt.value
         elif isinstance(stmt, tirx.Evaluate) and isinstance(stmt.value, tirx.IntImm):
             pass  # an empty statement
+        elif isinstance(stmt, tirx.AllocBuffer):
+            pass  # what lies between blocks needs no place: a value in flight has none after us
         else:
             raise Unsupported(f"a {type(stmt).__name__} outside the blocks; needs only loops and S/R blocks")
 
