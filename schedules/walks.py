@@ -8,7 +8,7 @@ from typing import Any
 from tvm import tirx
 
 from tirx_reduce.errors import Unsupported
-from tirx_reduce.program import ColIndex, Expr, Load, item_bytes
+from tirx_reduce.program import Access, ColIndex, Expr, Load, item_bytes
 from tirx_reduce.values import Candidate
 
 from . import passes
@@ -72,8 +72,6 @@ def walk_columns(k: Kernel, number: int, plan: passes.Pass) -> Walk:
     }
     for i in plan.outputs:
         out = k.program.outputs[i]
-        if out.index.stride is None:
-            raise Unsupported("an output whose place is not affine in the column; needs an affine one")
         w.stores[i] = stream(k, out.param, out.index, out.dtype, store=True)
     loops = Block()
     # Kept values live in registers only where every index of their array is a constant.
@@ -212,7 +210,7 @@ def _packets(k: Kernel, w: Walk, body: Block, segment: Segment, done: Any, size:
     with body.loop("u", size, UNROLLED) as (inner, u):
         t = at(u)
         for ref, source in w.loads.items():
-            general = _general_offset(k, ref, t.packet) if ref.index.stride is None else None
+            general = _general_offset(k, ref.index, t.packet) if ref.index.stride is None else None
             copy_packet(
                 inner,
                 k.geometry,
@@ -237,9 +235,9 @@ def _staged(k: Kernel, w: Walk, ref: Load, t: Turn, v: Any) -> Any:
     )
 
 
-def _general_offset(k: Kernel, ref: Load, packet: Any) -> Any:
+def _general_offset(k: Kernel, index: Access, packet: Any) -> Any:
     """The offset of element `v` where it is no affine function of the column."""
-    full = ref.index.full
+    full = index.full
     if full is None:
         raise Unsupported("an access that is neither affine nor spelled out; needs one of both")
 
@@ -263,7 +261,19 @@ def _compute(k: Kernel, w: Walk, block: Block, segment: Segment, t: Turn) -> Non
     ):
         _element(k, w, body, t, v, results)
     for i, out in w.stores.items():
-        copy_packet(block, geometry, out, t.packet, results[i], imm(0), edge=segment.edge, store=True)
+        index = k.program.outputs[i].index
+        general = _general_offset(k, index, t.packet) if index.stride is None else None
+        copy_packet(
+            block,
+            geometry,
+            out,
+            t.packet,
+            results[i],
+            imm(0),
+            edge=segment.edge,
+            store=True,
+            offset=general,
+        )
 
 
 def _element(k: Kernel, w: Walk, block: Block, t: Turn, v: Any, results: dict[int, Any]) -> None:

@@ -657,9 +657,7 @@ of_te(
     lambda v: norm(v, (0, 2, 3)),
     _batch_norm,
     x(2, 5, 3, 4),
-    dtypes=WIDE,
-    declined="not affine in the column",
-    note="rows of channels are written in pieces; its means alone are taken",
+    note="rows of channels lie in pieces: read and written element by element",
 )
 
 # --- other norms
