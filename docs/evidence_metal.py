@@ -144,15 +144,14 @@ def name_of(entry: Mapping[str, Any]) -> str:
 
 def page(counts: Sequence[Mapping[str, Any]]) -> str:
     """Markdown of all lines, and of those where ours is not least."""
-    head = ["line", "ours", *(f"{what} {who}" for what in ("KiB a row,", "accesses a row,", "barriers,") for who in
-                              (OURS, DLIGHT, "MLX"))]  # fmt: skip
-    out = [f"| {' | '.join(head)} |", f"|---|---|{'---:|' * (len(head) - 2)}"]
+    head = ["line", "ours", "KiB a row", "accesses a row", "barriers"]
+    out = [f"| {' | '.join(head)} |", "|---|---|---:|---:|---:|"]
     for entry in counts:
         cells = [_shown(name_of(entry)), entry[OURS]["mapping"]]
-        for what in WHAT:
-            cells += [_cell(entry.get(who), what) for who in (OURS, DLIGHT, MLX)]
+        cells += [" / ".join(_cell(entry.get(who), what) for who in (OURS, DLIGHT, MLX)) for what in WHAT]
         out.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*_verdicts(counts), "", *out]) + "\n"
+    told = "Each cell: ours / dlight / MLX."
+    return "\n".join([*_verdicts(counts), "", told, "", *out]) + "\n"
 
 
 def _verdicts(counts: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -178,7 +177,7 @@ def _cell(counted: Mapping[str, Any] | None, what: str) -> str:
     if what == "accesses":
         return f"{counted[what]:.0f}"
     more = int(counted["launches"]) - 1
-    return f"{counted[what]:g}" + (f" + {more} launch{'es' if more > 1 else ''}" if more else "")
+    return f"{counted[what]:g}" + (f"+{more}L" if more else "")
 
 
 def _shown(name: str) -> str:
