@@ -50,20 +50,17 @@ def coverage() -> str:
         shapes = ", ".join("×".join(map(str, s)) or "scalar" for s, _ in entry.specs)
         dtypes = ", ".join(entry.dtypes) if any(d == "float" for _, d in entry.specs) else entry.specs[0][1]
         rows.append((entry.name, entry.family, entry.origin, shapes, dtypes, verdict))
+    whole, share = taken + refused, 100 * taken / (taken + refused)
     head = f"""## The zoo
 
 Each line is a PrimFunc that people write, built for both targets, executed on the CPU model of the GPU and
-compared with its
-own NumPy formula in float64: *emitted MSL executed on a CPU model of Metal; not compiled by Apple's
-compiler, not run on a
-GPU.* Of the row reductions (family `other` holds near misses that are none), {taken} of {taken + refused}
-combinations of
-form, dtype and target are accepted, {100 * taken / (taken + refused):.1f} %. What is declined goes to
+compared with its own NumPy formula in float64: *emitted MSL executed on a CPU model of Metal; not compiled by
+Apple's compiler, not run on a GPU.* Of the row reductions (family `other` holds near misses that are none),
+{taken} of {whole} combinations of form, dtype and target are accepted, {share:.1f} %. What is declined goes to
 TVM's own rules.
 
-One combination of each form runs in every test run, all of them under `-m slow`. Written by
-`docs/tables.py` from
-`tests/zoo.py`; do not edit.
+One combination of each form runs in every test run, all of them under `-m slow`. Written by `docs/tables.py`
+from `tests/zoo.py`; do not edit.
 
 """
     return head + table(("form", "family", "from", "inputs", "dtypes", "verdict"), rows)
@@ -85,16 +82,12 @@ def fault_table() -> str:
         rows.append((case, first.source, first.kind, verdict, first.how, tests))
     head = f"""## Public faults
 
-{len(rows)} faults of row reductions that other projects reported in public, by kind, and how the kind is
-ruled out here.
-Each is a test with its right value, on both targets through the CPU model; long ones have a smaller case
-of the same kind
-beside them and run under `-m slow`. *Our decision* marks cases where implementations disagree, or where we
-decide
-differently from what the report expected: integer sums keep the PrimFunc's dtype (B56), NaN in a bare
-maximum or argmax is
-not promised (B20, B24). Not tried on a GPU by these tests: B44 at its full 8.6 GB, and B63's chain in one
-command stream.
+{len(rows)} faults of row reductions that other projects reported in public, by kind, and how the kind is ruled
+out here. Each is a test with its right value, on both targets through the CPU model; long ones have a smaller
+case of the same kind beside them and run under `-m slow`. *Our decision* marks cases where implementations
+disagree, or where we decide differently from what the report expected: integer sums keep the PrimFunc's dtype
+(B56), NaN in a bare maximum or argmax is not promised (B20, B24). Not tried on a GPU by these tests: B44 at its
+full 8.6 GB, and B63's chain in one command stream.
 
 Written by `docs/tables.py` from the tests; do not edit.
 
@@ -107,9 +100,8 @@ def semantics() -> str:
     rows = [(d.question, d.decision, ", ".join(f"`{t}`" for t in d.tests)) for d in decisions.DECISIONS]
     head = """## What decides in doubt
 
-Tested over width, packing, vector, reuse, dtype, target and three numeric modes of the CPU model (plain,
-with contraction to
-FMA, with fast math) by a pairwise covering array.
+Tested over width, packing, vector, reuse, dtype, target and three numeric modes of the CPU model (plain, with
+contraction to FMA, with fast math) by a pairwise covering array.
 
 Written by `docs/tables.py` from `tests/decisions.py`; do not edit.
 

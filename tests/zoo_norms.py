@@ -536,8 +536,7 @@ of_te("layer_norm, backward", ln_backward, _ln_backward, x(3, 24), x(3, 24), x(2
     norm,
     x(4, 8),
     dtypes=WIDE,
-    declined="is not recognised",
-    note="a three-valued combiner; the two-pass form is taken",
+    note="read as the mean and the sum about it",
 )
 def _welford(_: str) -> Any:
     @T.prim_func(s_tir=True)
@@ -560,6 +559,31 @@ def _welford(_: str) -> Any:
                 y[vi, vk] = (v[vi, vk] - mean[vi]) * T.rsqrt(spread[vi] / T.float32(8) + T.float32(1e-5))
 
     return func
+
+
+def _welford_combiner(v: Any) -> Any:
+    def combine(a: Any, b: Any) -> Any:
+        n, d = a[0] + b[0], b[1] - a[1]
+        return n, a[1] + d * b[0] / n, a[2] + b[2] + d * d * a[0] * b[0] / n
+
+    k = te.reduce_axis((0, 24), "k")
+    zero, one = tirx.const(0.0, "float32"), tirx.const(1.0, "float32")
+    reducer = te.comm_reducer(combine, lambda *_: (zero, zero, zero), name="welford")
+    n, mean, spread = te.compute((3,), lambda i: reducer((one, wide(v, i, k), zero), axis=k), name="parts")
+    return te.compute(
+        (3, 24),
+        lambda i, j: ((wide(v, i, j) - mean[i]) * tirx.rsqrt(spread[i] / n[i] + EPS)).astype(v.dtype),
+        name="out",
+    )
+
+
+of_te(
+    "layer_norm, Welford as a combiner",
+    norm,
+    _welford_combiner,
+    x(3, 24),
+    note="read as the mean and the sum about it",
+)
 
 
 # --- group, instance, batch
@@ -658,6 +682,20 @@ of_te(
     _batch_norm,
     x(2, 5, 3, 4),
     note="rows of channels lie in pieces: read and written element by element",
+)
+
+of_topi(
+    "batch_norm of TOPI in training",
+    lambda v, g, b, m, s: (
+        norm(v, (0, 2, 3)) * _channels(g) + _channels(b),
+        0.9 * m + 0.1 * v.mean((0, 2, 3)),
+        0.9 * s + 0.1 * v.var((0, 2, 3)),
+    ),
+    lambda *args: list(topi.nn.batch_norm(*args, 1, EPS, True, True, True, 0.1)),
+    x(2, 5, 3, 4),
+    *[x(5)] * 4,
+    dtypes=WIDE,
+    looser=4,
 )
 
 # --- other norms

@@ -166,7 +166,7 @@ def _by_rows(_: str) -> Any:
     return by_rows
 
 
-@entry("softmax, online, by hand", "TVMScript", softmax, x(4, 8), dtypes=WIDE, declined="is not recognised")
+@entry("softmax, online, by hand", "TVMScript", softmax, x(4, 8), dtypes=WIDE)
 def _online(_: str) -> Any:
     @T.prim_func(s_tir=True)
     def func(v: T.Buffer((4, 8), "float32"), y: T.Buffer((4, 8), "float32")):
@@ -188,6 +188,41 @@ def _online(_: str) -> Any:
                 y[vi, vk] = T.exp(v[vi, vk] - top[vi]) / total[vi]
 
     return func
+
+
+def _online_combiner(v: Any) -> Any:
+    def combine(a: Any, b: Any) -> Any:
+        top = tirx.max(a[0], b[0])
+        return top, a[1] * tirx.exp(a[0] - top) + b[1] * tirx.exp(b[0] - top)
+
+    k = te.reduce_axis((0, 24), "k")
+    lowest = (tirx.min_value("float32"), tirx.const(0.0, "float32"))
+    reducer = te.comm_reducer(combine, lambda *_: lowest, name="online")
+    one = tirx.const(1.0, "float32")
+    top, total = te.compute((3,), lambda i: reducer((v[i, k].astype("float32"), one), axis=k), name="pair")
+    return te.compute(
+        (3, 24),
+        lambda i, j: (tirx.exp(v[i, j].astype("float32") - top[i]) / total[i]).astype(v.dtype),
+        name="out",
+    )
+
+
+of_te(
+    "softmax, online, as a combiner",
+    softmax,
+    _online_combiner,
+    x(3, 24),
+    note="read as the maximum and the sum about it",
+)
+
+
+@entry(
+    "softmax, flat buffers", "TVMScript", lambda v: softmax(v.reshape(4, 8)).reshape(32), x(32), dtypes=WIDE
+)
+def _flat(_: str) -> Any:
+    from tests.test_facts_forms import flat_buffers
+
+    return flat_buffers
 
 
 def _scale_mask_pattern() -> Any:

@@ -29,6 +29,7 @@ from .facts_exprs import Mismatch, Reader
 from .facts_index import Scope
 from .facts_ops import wide
 from .facts_owner import stored_at
+from .facts_running import Mean, Online, recognise
 from .facts_space import ZERO
 from .program import ColIndex, Const, Expr, Op, Reduction, RowValue, uses_column, walk
 
@@ -242,6 +243,9 @@ class Reductions:
         pair = arg_pair(values, accumulators) if len(values) == 2 else None
         if pair is not None:
             return Reduced(placed=rows, values=self._arg(block, pair, accumulators))
+        running = self._running(block, values, accumulators, inits)
+        if running is not None:
+            return Reduced(placed=rows, values=running)
         results: list[Expr] = []
         for store, value, mark, init in zip(block.stores, values, accumulators, inits, strict=True):
             dtype = str(store.buffer.ty.dtype)
@@ -261,15 +265,46 @@ class Reductions:
             results.append(total)
         return Reduced(placed=rows, values=tuple(results))
 
+    def _running(
+        self, block: Block, values: list[Expr], marks: list[RowValue], inits: list[Expr]
+    ) -> tuple[Expr, ...] | None:
+        """Running reductions as what they compute: a mean is a sum over the count, a spread the sum about the mean.
+
+        The form that they are written in is for one pass in order; which one is emitted is for the mapping to say.
+        """
+        plain = [chain(v, m) or chosen(v, m) for v, m in zip(values, marks, strict=True)]
+        if self._outer is not None or all(f is not None and not any(map(_is_marked, f[1])) for f in plain):
+            return None
+        found = recognise(values, marks, inits)
+        ops = self.reader.ops
+        results: dict[int, Expr] = {}
+        if isinstance(found, Mean) and (found.count is not None or _steps_are_columns(block)):
+            count = self.reader.space.leaf(self.reader.space.column_count)
+            total = self._add(Reduction(combiner="sum", elements=(found.element,), dtypes=("float32",)), 0)
+            mean = results[found.mean] = ops.op("div", total, ops.cast(count, "float32"))
+            if found.spread is not None:
+                off = ops.op("sub", found.element, mean)
+                square = ops.op("mul", off, off)
+                spread = Reduction(combiner="sum", elements=(square,), dtypes=("float32",))
+                results[found.spread] = self._add(spread, 0)
+            if found.count is not None:
+                results[found.count] = ops.cast(count, marks[found.count].dtype)
+        elif isinstance(found, Online) and is_identity("max", inits[found.maximum], "float32"):
+            top = self._add(Reduction(combiner="max", elements=(found.element,), dtypes=("float32",)), 0)
+            power = ops.op(found.exponential, ops.op("sub", found.element, top))
+            power = power if found.factor is None else ops.op("mul", found.factor, power)
+            total = self._add(Reduction(combiner="sum", elements=(power,), dtypes=("float32",)), 0)
+            results = {found.maximum: top, found.total: total}
+        return tuple(results[i] for i in range(len(values))) if results else None
+
     def _new_values(self, block: Block, scope: Scope) -> list[tuple[Store, Expr]]:
         """What each store writes, in accumulators as they stand before the first store."""
         reader = self.reader
         bound = {(var, False): reader.value(var, scope) for var in block.lets}
         values: list[tuple[Store, Expr]] = []
         for number, store in enumerate(block.stores):
-            # A later store sees what an earlier one wrote, which is no accumulator of its own step.
             own = {
-                s.buffer: (RowValue(-1, -1, "updated"), s.indices) if at < number else scope.own[s.buffer]
+                s.buffer: (_updated(*values[at]), s.indices) if at < number else scope.own[s.buffer]
                 for at, s in enumerate(block.stores)
             }
             after = Scope(block=block, iters=scope.iters, lets=scope.lets, memo=dict(bound), own=own)
@@ -350,6 +385,21 @@ class Reductions:
         reduction = Reduction(combiner=combiner, elements=(index, value), dtypes=dtypes)
         both = (self._add(reduction, 0), self._add(reduction, 1))
         return both if index_item == 0 else both[::-1]
+
+
+def _updated(store: Store, value: Expr) -> Expr:
+    """What a later store of the same step sees: the new value, where storing does not round it."""
+    return value if str(store.buffer.ty.dtype) == value.dtype else RowValue(-1, -1, "updated")
+
+
+def _steps_are_columns(block: Block) -> bool:
+    """Whether the k-th step of a row takes its column k."""
+    moving = [i for i in block.iters if i.reduces and not i.unit]
+    return len(moving) == 1 and moving[0].loop is not None
+
+
+def _is_marked(expr: Expr) -> bool:
+    return any(isinstance(e, RowValue) and e.reduction == -1 for e in walk(expr))
 
 
 def row_space(reader: Reader) -> tuple[list[Any], list[Any]]:
