@@ -121,18 +121,34 @@ def markdown(rows: Sequence[Row]) -> str:
     return "\n".join([*out, *(["", "Not counted:", "", *failed] if failed else [])])
 
 
+def readings(rows: Sequence[Row]) -> dict[tuple[str, str, tuple[int, ...]], str]:
+    """By dtype, operator and shape: what the counters say of our kernel against the fastest other of its line."""
+    return {
+        (case.dtype, case.operator, case.shape): text
+        for row in rows
+        for case in (Case.from_json(row["case"]),)
+        for text in (_reading(row, rows),)
+        if text
+    }
+
+
+def _reading(row: Row, rows: Sequence[Row]) -> str:
+    if _foreign(row["name"]):
+        return ""
+    case = Case.from_json(row["case"])
+    least = float(get_workload(case.operator).bytes_moved(case.shape, case.dtype))
+    beside = [
+        r for r in rows if r["case"] == row["case"] and _foreign(r["name"]) and DURATION in r["metrics"]
+    ]
+    peer = min(beside, key=lambda r: float(r["metrics"][DURATION])) if beside else None
+    return reading(row["metrics"], peer["metrics"] if peer else None, least)
+
+
 def _cells(row: Row, rows: Sequence[Row]) -> list[str]:
     case, m = Case.from_json(row["case"]), row["metrics"]
     least = float(get_workload(case.operator).bytes_moved(case.shape, case.dtype))
     elements = case.rows * case.shape[-1]
     few = [f"{name} {value:.1f}" for name, value in list(stalls(m).items())[:3]]
-    text = ""
-    if not _foreign(row["name"]):
-        beside = [
-            r for r in rows if r["case"] == row["case"] and _foreign(r["name"]) and DURATION in r["metrics"]
-        ]
-        peer = min(beside, key=lambda r: float(r["metrics"][DURATION])) if beside else None
-        text = reading(m, peer["metrics"] if peer else None, least)
     more = f" (+{row['kernels'] - 1} kernels)" if row["kernels"] > 1 else ""
     return [
         _where(row),
@@ -148,7 +164,7 @@ def _cells(row: Row, rows: Sequence[Row]) -> list[str]:
         f"{m.get('launch__block_size', 0):.0f} × {m.get('launch__grid_size', 0):.0f}",
         limited_by(m) or "−",
         ", ".join(few) or "−",
-        text,
+        _reading(row, rows),
     ]
 
 

@@ -102,6 +102,38 @@ SUMMARY: Schema = {
     "required": ["reference", "cases"],
     "properties": {"reference": STRING, "cases": _list(ANY_OBJECT)},
 }
+CASE = _object({"operator": STRING, "shape": _list(INTEGER), "dtype": STRING})
+PEERS_ROW = _object(
+    {
+        "case": CASE,
+        "dtype": STRING,
+        "operator": STRING,
+        "shape": STRING,
+        "group": {"enum": ["table", "odd", "fused"]},
+        "policy": STRING,
+        "regime": {"enum": ["warm", "cold"]},
+        "copied_bytes": INTEGER,
+        "device": STRING,
+        "peers": ANY_OBJECT,
+        "ours": ANY_OBJECT,
+        "failures": ANY_OBJECT,
+    },
+    {"best": ANY_OBJECT},
+)
+DISPATCH_ROW = _object(
+    {
+        "case": CASE,
+        "device": STRING,
+        "regime": {"enum": ["warm", "cold"]},
+        "us": ANY_OBJECT,
+        "failures": ANY_OBJECT,
+        "static": CANDIDATE,
+        "symbolic": CANDIDATE,
+        "interval": _list({"anyOf": [INTEGER, {"type": "null"}]}),
+        "same_mapping": BOOLEAN,
+    },
+    {"ratio": NUMBER, "low": NUMBER, "high": NUMBER, "within": BOOLEAN},
+)
 RUN = {"subject": STRING, "target": STRING, "plan": PLAN, "ran": RAN, "verified": VERIFIED}
 
 SCHEMAS: dict[str, Schema] = {
@@ -122,6 +154,8 @@ SCHEMAS: dict[str, Schema] = {
             "median_us": _or_null("object"),
         }
     ),
+    "bench-peers": _object({"summary": ANY_OBJECT, "rows": _list(PEERS_ROW)}),
+    "bench-dispatch": _object({"rows": _list(DISPATCH_ROW)}),
     "search": _object(
         {"records": STRING, "trials": INTEGER, "measured": INTEGER, "infeasible": INTEGER, "failed": INTEGER}
     ),

@@ -15,8 +15,10 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import evidence_grid as grid  # noqa: E402 - the paths come first
 import evidence_sweeps as sweeps  # noqa: E402
 
+from tirx_reduce.bench import counters_report  # noqa: E402
 from tirx_reduce.bench.fit import fit_rows, row_of  # noqa: E402
 from tirx_reduce.bench.grid_report import markdown, rows_of  # noqa: E402
+from tirx_reduce.bench.grid_tables import tables  # noqa: E402
 from tirx_reduce.bench.records import of_kind, read  # noqa: E402
 from tirx_reduce.bench.study_report import study_report  # noqa: E402
 from tirx_reduce.bench.summary import SUMMARY  # noqa: E402
@@ -137,7 +139,9 @@ def _cut(line: str) -> str:
 def counts() -> str:
     """What the peers' table says in numbers."""
     final = rows_of([STUDY / "grid.jsonl.gz", STUDY / "grid_compile.jsonl.gz"])
-    return grid.counts(final, rows_of([STUDY / "grid_earlier.jsonl.gz"]), table)
+    counted = STUDY / "counters.jsonl.gz"
+    read_there = counters_report.readings(counters_report.rows_of([counted])) if counted.exists() else None
+    return grid.counts(final, rows_of([STUDY / "grid_earlier.jsonl.gz"]), table, read_there)
 
 
 def swept() -> str:
@@ -145,12 +149,34 @@ def swept() -> str:
     return sweeps.tables(STUDY / "sweeps.json", table)
 
 
+def warm() -> str:
+    """The peers' grid over operands that stay in the cache."""
+    return tables([STUDY / "grid_warm.jsonl.gz"]) + "\n"
+
+
+def dispatch() -> str:
+    """One module of symbolic rows beside static plans."""
+    return tables([STUDY / "dispatch.jsonl.gz"]) + "\n"
+
+
+def counters() -> str:
+    """Hardware counters of some lines."""
+    return counters_report.markdown(counters_report.rows_of([STUDY / "counters.jsonl.gz"])) + "\n"
+
+
+# Runs that may not be there: their pages are written once their records are.
+LATER: Mapping[str, tuple[str, Callable[[], str]]] = {
+    "warm.md": ("grid_warm.jsonl.gz", warm),
+    "dispatch.md": ("dispatch.jsonl.gz", dispatch),
+    "counters.md": ("counters.jsonl.gz", counters),
+}
 PAGES: Mapping[str, Callable[[], str]] = {
     "study.md": study,
     "seed.md": seed,
     "peers.md": peers,
     "counts.md": counts,
     "sweeps.md": swept,
+    **{page: make for page, (records, make) in LATER.items() if (STUDY / records).exists()},
 }
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tirx_reduce.bench.grid_lines import FUSED, NEIGHBOURS, ODD, TABLE
 from tirx_reduce.bench.shapes import shape_text
 
 Row = dict[str, Any]
+Line = tuple[str, str, tuple[int, ...]]
+"""Dtype, operator, shape."""
 Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
 CLASSES = ((64e6, "64 MB and more"), (16e6, "16 to 64 MB"), (4e6, "4 to 16 MB"), (0.0, "under 4 MB"))
 
@@ -34,10 +36,12 @@ CAUSES = {
 }
 
 
-def counts(final: Sequence[Row], earlier: Sequence[Row], table: Table) -> str:
-    """All of it."""
+def counts(
+    final: Sequence[Row], earlier: Sequence[Row], table: Table, counted: Mapping[Line, str] | None = None
+) -> str:
+    """All of it; `counted` holds what hardware counters say of a line, where they were read."""
     parts = [
-        _level(final, table), _short(final, table), _sizes(final, table), _targets(final, table),
+        _level(final, table), _short(final, table, counted or {}), _sizes(final, table), _targets(final, table),
         _odd(final, table), _fused(final, table), _policies(final, earlier, table),
     ]  # fmt: skip
     return "\n\n".join(parts) + "\n"
@@ -94,8 +98,8 @@ def _level(rows: Sequence[Row], table: Table) -> str:
     )
 
 
-def _short(rows: Sequence[Row], table: Table) -> str:
-    """Every line behind the best peer, with a likely cause."""
+def _short(rows: Sequence[Row], table: Table, counted: Mapping[Line, str]) -> str:
+    """Every line behind the best peer, with what the counters say, or a likely cause."""
     body = []
     for row in rows:
         best = row.get("best", {})
@@ -103,11 +107,9 @@ def _short(rows: Sequence[Row], table: Table) -> str:
             continue
         level = float(best["counted"]) >= 1.0
         named = f"{row['dtype']} {row['operator']} {row['shape']}"
-        cause = (
-            "none: every range includes 1.00"
-            if level
-            else CAUSES.get(named) or CAUSES[f"{row['dtype']} {row['shape']}"]
-        )
+        read = counted.get((row["dtype"], row["operator"], tuple(row["case"]["shape"])))
+        guess = CAUSES.get(named) or CAUSES.get(f"{row['dtype']} {row['shape']}", "not looked into")
+        cause = f"counted: {read}" if read else "none: every range includes 1.00" if level else guess
         plan = row["ours"][row["policy"]]["candidate"]
         text = f"W={plan['width']} V={plan['vector']} {plan['reuse']} S={plan['splits']}"
         behind = [
@@ -116,9 +118,11 @@ def _short(rows: Sequence[Row], table: Table) -> str:
             if n != "copy" and p.get("ratio", 9.0) < 1.0
         ]
         body.append([_name(row), "; ".join(behind), text + (" merged" if plan.get("merged") else ""), cause])
-    return (
-        "## Lines that fall short\n\nEvery line where a peer's median is ahead. Causes are likely ones, **not "
-        "confirmed by hardware counters**.\n\n" + table(["line", "peers ahead", "ours", "likely cause"], body)
+    told = "Causes are likely ones, **not confirmed by hardware counters**"
+    if counted:
+        told += ", but for those that begin with `counted`"
+    return f"## Lines that fall short\n\nEvery line where a peer's median is ahead. {told}.\n\n" + table(
+        ["line", "peers ahead", "ours", "likely cause"], body
     )
 
 

@@ -12,7 +12,18 @@ import pytest
 
 from tirx_reduce.bench import counters
 from tirx_reduce.bench.build import Case
-from tirx_reduce.bench.counters_report import DURATION, ISSUE, MEMORY, READ, STALL, WARPS, WRITTEN, reading
+from tirx_reduce.bench.counters_report import (
+    DURATION,
+    ISSUE,
+    MEMORY,
+    READ,
+    STALL,
+    WARPS,
+    WRITTEN,
+    markdown,
+    reading,
+    readings,
+)
 from tirx_reduce.bench.records import of_kind, read
 from tirx_reduce.errors import ReduceError
 
@@ -147,6 +158,24 @@ OURS: dict[str, float] = {**PEER, MEMORY: 50.0, ISSUE: 20.0, f"{STALL}barrier_pe
 )
 def test_what_counters_say(changes: dict[str, Any], said: str) -> None:
     assert reading({**OURS, **changes}, PEER, 100.0) == said
+
+
+def test_ours_is_read_against_the_fastest_other_of_its_line() -> None:
+    case = Case(operator="softmax", shape=(4, 8))
+
+    def row(name: str, us: float, warps: float, of: Case = case) -> dict[str, Any]:
+        metrics = {DURATION: us, WARPS: warps, READ: 0.0, WRITTEN: 0.0}
+        return {"case": of.to_json(), "name": name, "metrics": metrics, "kernels": 1, "reason": ""}
+
+    other = Case(operator="softmax", shape=(4, 16))
+    rows = [
+        row("quack", 2.0, 90.0),
+        row("eager", 3.0, 99.0),
+        row("ladder", 2.5, 50.0),
+        row("ladder", 1.0, 9.0, other),
+    ]
+    assert readings(rows) == {("float32", "softmax", (4, 8)): "occupancy: 50 % of warps, 90 % of the peer's"}
+    assert "| 50.0 |" in markdown(rows)
 
 
 def test_what_was_asked_of_the_profiler_is_json(tmp_path: Path) -> None:

@@ -37,3 +37,18 @@ def test_the_sweeps_name_what_was_wrong() -> None:
     module = evidence()
     text = module.swept()
     assert "| 2 | 48 | 701 | 155 | 0.027 |" in text
+
+
+def test_a_cause_that_was_counted_takes_the_place_of_a_likely_one() -> None:
+    module = evidence()
+    final = module.rows_of([module.STUDY / "grid.jsonl.gz", module.STUDY / "grid_compile.jsonl.gz"])
+    behind = [r for r in final if float(r.get("best", {}).get("ratio", 1.0)) < 1.0]
+    assert behind
+    row = behind[0]
+    where = (row["dtype"], row["operator"], tuple(row["case"]["shape"]))
+    text = module.grid._short(final, module.table, {where: "bytes: 1.30 × the least"})
+    (line,) = [t for t in text.splitlines() if "1.30 ×" in t]
+    assert line.startswith(f"| {module.grid._name(row)} |")
+    assert line.endswith("| counted: bytes: 1.30 × the least |")
+    assert "but for those that begin with `counted`" in text
+    assert "counted" not in module.grid._short(final, module.table, {}).replace("counted as", "")

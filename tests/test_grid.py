@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.json_schema import check as conforms
 from tests.study_cases import MadeUpStand
 from tirx_reduce.bench import grid, grid_warm
 from tirx_reduce.bench.build import Case
@@ -19,6 +20,7 @@ from tirx_reduce.bench.grid_measure import Contender, DeviceLost, Method, the_co
 from tirx_reduce.bench.grid_plans import Planned, aliases, plan_case
 from tirx_reduce.bench.grid_trail import Trail
 from tirx_reduce.bench.records import Writer, of_kind, read
+from tirx_reduce.bench.schemas import SCHEMAS
 from tirx_reduce.errors import ReduceError
 
 CASES = (Case(operator="softmax", shape=(4, 32)), Case(operator="softmax", shape=(5, 32)))
@@ -205,6 +207,7 @@ def test_the_verb_runs_a_line_for_real_on_the_cpu(tmp_path: Path, capsys: pytest
     # The same command again finds nothing left, and prints the same table.
     assert command([*asked, "--commit", "a" * 40, "--json"]) == 0
     again = json.loads(capsys.readouterr().out)
+    assert conforms(again, SCHEMAS["bench-peers"]) == []
     assert again["rows"][0]["ours"]["analytic"]["status"] == "measured"
 
 

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from tests.json_schema import check
 from tests.study_cases import MadeUpStand
 from tirx_reduce.bench import grid_dispatch
 from tirx_reduce.bench.build import Case
 from tirx_reduce.bench.cli import main as command
 from tirx_reduce.bench.grid_tables import tables
 from tirx_reduce.bench.records import Writer, of_kind, read
+from tirx_reduce.bench.schemas import SCHEMAS
 from tirx_reduce.errors import ReduceError
 
 
@@ -85,7 +87,9 @@ def test_the_verb_measures_one_module_of_symbolic_rows(
     assert len({one["plans"]["symbolic"]["library_sha256"] for one in lines}) == 1
     assert len({one["plans"]["static"]["library_sha256"] for one in lines}) == 2
     assert command([*asked, "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["rows"]) == 2
+    out_json = json.loads(capsys.readouterr().out)
+    assert check(out_json, SCHEMAS["bench-dispatch"]) == []
+    assert len(out_json["rows"]) == 2
 
 
 def test_warm_cold_and_dispatch_stand_in_tables_of_their_own(
