@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import tvm
-from tvm import relax, s_tir, tirx
+from tvm import ir, relax, s_tir, tirx
 from tvm.tirx import compilation_pipeline
 
+from tirx_reduce import compat
 from tirx_reduce.device import limits_for
 from tirx_reduce.errors import Unsupported
 from tirx_reduce.values import DeviceLimits
@@ -62,6 +63,8 @@ def _emitted(func: Any) -> bool:
     return isinstance(func, tirx.PrimFunc) and func.attrs is not None and MAPPING in func.attrs
 
 
+BEGIN = "tirx_reduce_begin"
+"""Name of the call by which a kernel waits for the launch before it."""
 _LAUNCH = "tirx.kernel_launch_params"
 _DEPENDENT = "tirx.use_programtic_dependent_launch"
 """TVM's own spelling."""
@@ -72,12 +75,17 @@ def _dependent(mod: tvm.IRModule) -> tvm.IRModule:
     out = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs)
     for var, func in mod.functions_items():
         tags = [str(t) for t in func.attrs.get(_LAUNCH, ())] if func.attrs else []
-        if not tags or "tirx_reduce_begin" not in func.script():
+        if not tags or not compat.holds(func.body, compat.Call, _begins_early):
             continue
         # The size of dynamic shared memory must come last.
         tags.insert(len(tags) - (tags[-1] == "tirx.use_dyn_shared_memory"), _DEPENDENT)
         out[var] = func.with_attr(_LAUNCH, tags)
     return out
+
+
+def _begins_early(call: Any) -> bool:
+    name = call.args[0] if len(call.args) else None
+    return isinstance(name, ir.StringImm) and str(name.value) == BEGIN
 
 
 def tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], Any], Callable[[], Any]]:

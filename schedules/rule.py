@@ -9,6 +9,7 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir import dlight as dl
 
+from tirx_reduce import compat
 from tirx_reduce.errors import ReduceError
 from tirx_reduce.values import DeviceLimits
 
@@ -159,7 +160,13 @@ def gpu_function(func: Any) -> bool:
 
 
 def _has_threads(func: tirx.PrimFunc) -> bool:
-    return "launch_thread" in func.script() or "thread_binding" in func.script()
+    return compat.holds(func.body, (tirx.AttrStmt, tirx.For), _binds_threads)
+
+
+def _binds_threads(stmt: Any) -> bool:
+    if isinstance(stmt, tirx.For):
+        return stmt.thread_binding is not None
+    return str(stmt.attr_key) == "thread_extent"
 
 
 def stock_rules() -> tvm.transform.Pass:

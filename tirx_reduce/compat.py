@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
 
@@ -114,3 +114,12 @@ def _found(tree: Any) -> list[Any]:
 
     tvm_ffi.structural_walk(tree, ((Var, TensorLoad), visit), order="pre")
     return found
+
+
+def holds(tree: Any, kinds: Any, test: Callable[[Any], bool]) -> bool:
+    """Whether a node of one of `kinds` for which `test` holds is anywhere in `tree`."""
+
+    def visit(node: Any) -> Any:
+        return tvm_ffi.VisitInterrupt() if test(node) else tvm_ffi.WalkResult.ADVANCE
+
+    return tvm_ffi.structural_walk(tree, (kinds, visit), order="pre") is not None
