@@ -42,16 +42,13 @@ def cut(walks: Walks, keep: bool, upgrade: bool = True, widen: bool = False) -> 
     program = walks.program
     depth = program.depth
     plans: list[Pass] = []
+    places = _places(walks, keep)
     for number in range(1, depth + 2):
         plan = Pass(
             reductions=tuple(
                 i for i in range(len(program.reductions)) if program.reduction_level(i) == number
             ),
-            outputs=tuple(
-                i
-                for i, out in enumerate(program.outputs)
-                if not out.per_row and walks.level(out.value) == number - 1
-            ),
+            outputs=tuple(i for i, place in places.items() if place == number),
             row_outputs=tuple(
                 i
                 for i, out in enumerate(program.outputs)
@@ -61,6 +58,24 @@ def cut(walks: Walks, keep: bool, upgrade: bool = True, widen: bool = False) -> 
         if plan.reductions or plan.outputs or plan.row_outputs:
             plans.append(plan)
     return _with_kept(walks, tuple(plans), upgrade, widen) if keep else tuple(plans)
+
+
+def _places(walks: Walks, keep: bool) -> dict[int, int]:
+    """The walk that writes each matrix output: no later one reads a matrix that the caller may have put there.
+
+    A residual that takes the place of its input, say, is written when the input has been read for the last time. It
+    costs nothing: a walk that reads the input again computes the residual again.
+    """
+    program = walks.program
+    kept = walks.kept() if keep else ()
+    last = 1
+    for number, roots in enumerate(walks.roots, 1):
+        loads = _loads(roots, set(kept) if number > 1 else set())
+        if not all(walks.is_vector(load) for load in loads):
+            last = number
+    return {
+        i: max(last, 1 + walks.level(out.value)) for i, out in enumerate(program.outputs) if not out.per_row
+    }
 
 
 def column_values(program: RowProgram, plan: Pass) -> tuple[Expr, ...]:
@@ -132,7 +147,11 @@ def _largest(walks: Walks, exprs: tuple[Expr, ...], level: int) -> tuple[Expr, .
 
 def column_loads(program: RowProgram, plan: Pass) -> tuple[Load, ...]:
     """The loads that one walk makes in every column, what it finds kept left out."""
-    have = set(plan.found)
+    return _loads(column_values(program, plan) + plan.kept, set(plan.found))
+
+
+def _loads(values: tuple[Expr, ...], have: set[Expr]) -> tuple[Load, ...]:
+    """The loads that differ from column to column in `values`, those inside `have` left out."""
     loads: dict[Load, None] = {}
     seen: set[Expr] = set()
 
@@ -146,6 +165,6 @@ def column_loads(program: RowProgram, plan: Pass) -> tuple[Load, ...]:
         for child in children(e):
             visit(child)
 
-    for e in column_values(program, plan) + plan.kept:
+    for e in values:
         visit(e)
     return tuple(loads)

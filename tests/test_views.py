@@ -10,7 +10,17 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx, topi
 
-from tests.faults import fault, func, layer_norm, np_layer_norm, np_rms_norm, np_softmax, rms_norm, softmax
+from tests.faults import (
+    add_rms_norm,
+    fault,
+    func,
+    layer_norm,
+    np_layer_norm,
+    np_rms_norm,
+    np_softmax,
+    rms_norm,
+    softmax,
+)
 from tests.launch import TARGETS, Kernel, check, narrow, run, wide
 from tirx_reduce import emulator
 from tirx_reduce.emulator import EmulatorError, linked
@@ -164,6 +174,32 @@ def test_an_output_may_be_the_input(build_: Any, reuse: str, target: str) -> Non
         c = Candidate(width=width, packing=packing, vector=4, reuse=reuse)
         emulator.emulate(build(lower(f, force(f, c, target)), target), x, x, target=target, once=False)
         check(x, want)
+
+
+@pytest.mark.parametrize(
+    ("target", "reuse", "splits"),
+    [
+        ("metal", "reload", 1),
+        ("metal", "reload", 2),
+        ("metal", "private", 1),
+        ("cuda", "reload", 1),
+        ("cuda", "reload", 2),
+        ("cuda", "private", 2),
+    ],
+)
+def test_a_residual_may_take_the_place_of_its_input(target: str, reuse: str, splits: int) -> None:
+    """What is written in the first of two walks, and read again in the second, would be added twice.
+
+    The rows are long enough for real loops: in short ones compilers keep what they have read.
+    """
+    x, r, g = drawn(3, 2048), drawn(3, 2048) * np.float32(2), drawn(2048)
+    total = wide(x) + wide(r)
+    f = func(add_rms_norm(1e-5), x, r, g)
+    c = Candidate(width=32, vector=4, reuse=reuse, splits=splits)
+    y = np.zeros_like(x)
+    emulator.emulate(build(lower(f, force(f, c, target)), target), x, r, g, r, y, target=target, once=False)
+    check(r, total)
+    check(y, np_rms_norm(total, 1e-5) * wide(g), columns=2048)
 
 
 @BOTH
