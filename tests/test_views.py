@@ -243,6 +243,41 @@ def test_a_start_that_the_mapping_can_take_is_taken(by: int, vector: int, tensor
         kernel.run(x)
 
 
+def _moved(number: int, onto: int, by: int) -> Any:
+    """Tensor `number` of a call starts `by` bytes behind tensor `onto`."""
+    starts: list[int] = []
+
+    def change(tensor: Any, _: Any) -> None:
+        starts.append(int(tensor.data))
+        if len(starts) == number + 1:
+            tensor.data = starts[onto] + by
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("number", "onto", "by", "names"),
+    [
+        (3, 0, 16, "a0 and residual"),
+        (3, 0, 1024 - 16, "a0 and residual"),
+        (4, 3, 16, "residual and out"),
+        (3, 2, 0, "a2 and residual"),
+        (3, 2, 240, "a2 and residual"),
+    ],
+)
+def test_outputs_across_other_tensors_are_refused_before_the_launch(
+    number: int, onto: int, by: int, names: str, tensors: Any
+) -> None:
+    """The weights lie inside the output, or an output begins inside another tensor."""
+    x, r, g = drawn(4, 64), drawn(4, 64) * np.float32(2), drawn(64)
+    kernel = Kernel(func(add_rms_norm(1e-5), x, r, g), "cuda")
+    tensors(_moved(number, onto, by))
+    with pytest.raises(
+        EmulatorError, match=f"refused the call: main: {names} overlap in part.*; needs tensors apart"
+    ):
+        kernel.run(x, r, g)
+
+
 def test_a_metal_buffer_is_no_address(tensors: Any) -> None:
     """What a Metal tensor points to is an object; only its offset says where the data starts."""
     x = drawn(4, 12)
