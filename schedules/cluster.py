@@ -1,8 +1,9 @@
 """Hopper's launches (CUDA, sm_90 and later): dependent launches, and thread-block clusters.
 
-A cluster is a barrier over several groups, and stores into one another's shared memory. TVM's own `cluster_sync` lets
-the compiler move memory accesses across it, so the barrier here is ours. On the CPU model the helpers are those of its
-header: the macro TIRX_REDUCE_CPU_MODEL is set there and the text below is skipped.
+The groups of a cluster exchange by mail: a lane sends a value into the shared memory of another group, and there a
+barrier object in shared memory, a mailbox, counts the bytes that have come. A cluster barrier in its place would
+make every lane wait until all its accesses have reached the device's memory. On the CPU model the helpers are those
+of its header: the macro TIRX_REDUCE_CPU_MODEL is set there and the text below is skipped.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from typing import Any
 from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 
-from .tir import Block, imm
+from .tir import Block, imm, load
 
 _ARRIVE = """
 #ifndef TIRX_REDUCE_CPU_MODEL
 __device__ __forceinline__ void tirx_reduce_cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 #endif
 """
@@ -28,13 +29,36 @@ __device__ __forceinline__ void tirx_reduce_cluster_wait() {
 }
 #endif
 """
-_STORE = """
+_OPEN = """
 #ifndef TIRX_REDUCE_CPU_MODEL
-__device__ __forceinline__ void tirx_reduce_cluster_store_{name}({type}* slot, {type} value, int rank) {{
-  unsigned local = (unsigned)__cvta_generic_to_shared(slot), remote;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(rank));
-  asm volatile("st.shared::cluster.{suffix} [%0], %1;" :: "r"(remote), "{letter}"(value) : "memory");
+__device__ __forceinline__ void tirx_reduce_mailbox_open(uint64_t* box, int bytes) {
+  unsigned at = (unsigned)__cvta_generic_to_shared(box);
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(at) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(at), "r"(bytes) : "memory");
+}
+#endif
+"""
+_SEND = """
+#ifndef TIRX_REDUCE_CPU_MODEL
+__device__ __forceinline__ void tirx_reduce_mailbox_send_{name}({type}* slot, {type} value, uint64_t* box, int rank) {{
+  unsigned there = (unsigned)__cvta_generic_to_shared(slot), mail = (unsigned)__cvta_generic_to_shared(box);
+  asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(there) : "r"(rank));
+  asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(mail) : "r"(rank));
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.{suffix} [%0], %1, [%2];"
+    :: "r"(there), "{letter}"(value), "r"(mail) : "memory");
 }}
+#endif
+"""
+_RECEIVE = """
+#ifndef TIRX_REDUCE_CPU_MODEL
+__device__ __forceinline__ void tirx_reduce_mailbox_wait(uint64_t* box) {
+  unsigned at = (unsigned)__cvta_generic_to_shared(box), done;
+  do {
+    asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0; selp.u32 %0, 1, 0, p;}"
+      : "=r"(done) : "r"(at) : "memory");
+  } while (!done);
+}
 #endif
 """
 _BEGIN = """
@@ -52,6 +76,7 @@ _TYPES = {
     "int64": ("int64_t", "b64", "l"),
     "uint64": ("uint64_t", "b64", "l"),
 }
+_BYTES = {"float32": 4, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8}
 
 
 def _call(block: Block, name: str, *args: Any, source: str) -> None:
@@ -68,7 +93,7 @@ def begin(block: Block) -> None:
 
 
 def arrive(block: Block) -> None:
-    """Say that this lane's group is here; what it wrote is visible to whoever waits."""
+    """Say that this lane's group is here, its mailboxes open. Orders nothing else."""
     _call(block, "tirx_reduce_cluster_arrive", source=_ARRIVE)
 
 
@@ -77,10 +102,25 @@ def wait(block: Block) -> None:
     _call(block, "tirx_reduce_cluster_wait", source=_WAIT)
 
 
-def store(block: Block, slots: Any, index: Any, value: Any, rank: Any) -> None:
-    """Write `value` to `slots[index]` in the shared memory of group `rank` of the cluster."""
+def mailbox(opening: Block, lane: Any, dtypes: list[str], count: int) -> Any:
+    """A mailbox for `count` values of each of `dtypes`; `opening` stands before the arrival."""
+    box = opening.alloc("mailbox", 1, "uint64", "shared")
+    with opening.when(tirx.EQ(lane, imm(0))) as first:
+        size = count * sum(_BYTES[d] for d in dtypes)
+        _call(first, "tirx_reduce_mailbox_open", tirx.address_of(load(box, 0)), imm(size), source=_OPEN)
+    return box
+
+
+def send(block: Block, box: Any, slots: Any, index: Any, value: Any, rank: Any) -> None:
+    """Write `value` to `slots[index]` in the shared memory of group `rank`, and count it in its mailbox."""
     dtype = str(value.ty.dtype)
     kind, suffix, letter = _TYPES[dtype]
-    source = _STORE.format(name=dtype, type=kind, suffix=suffix, letter=letter)
-    address = tirx.address_of(tirx.BufferLoad(slots, [index if not isinstance(index, int) else imm(index)]))
-    _call(block, f"tirx_reduce_cluster_store_{dtype}", address, value, rank, source=source)
+    source = _SEND.format(name=dtype, type=kind, suffix=suffix, letter=letter)
+    slot = tirx.address_of(load(slots, index))
+    mail = tirx.address_of(load(box, 0))
+    _call(block, f"tirx_reduce_mailbox_send_{dtype}", slot, value, mail, rank, source=source)
+
+
+def receive(block: Block, box: Any) -> None:
+    """Wait until all that the mailbox expects has come."""
+    _call(block, "tirx_reduce_mailbox_wait", tirx.address_of(load(box, 0)), source=_RECEIVE)

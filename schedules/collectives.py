@@ -11,6 +11,10 @@ from tvm import tirx
 from . import cluster
 from .tir import Block, cast, imm, load
 
+# Partial results of a cluster up to which every subgroup sends its own; above, the group folds them first.
+DIRECT = 64
+# Partial results up to which every lane folds all of them; above, the lanes of a subgroup share them out.
+ALL = 16
 _INT_RANGE = {
     "int8": (-(2**7), 2**7 - 1),
     "uint8": (0, 2**8 - 1),
@@ -47,11 +51,23 @@ class Lanes:
     """Half of the slots that is in use, where a group exchanges row after row: the other half may still be read."""
     begun: bool = True
     """Whether it is known that all groups of the cluster run (after the first collective)."""
+    opening: Block | None = None
+    """What a group of a cluster does before it says that it is here."""
 
     @property
     def subgroups(self) -> int:
         """Subgroups of one program."""
         return max(1, self.width // self.subgroup)
+
+    @property
+    def direct(self) -> bool:
+        """Whether every subgroup sends its values to all groups itself, without a barrier of the group before."""
+        return self.groups > 1 and self.groups * self.subgroups <= DIRECT
+
+    @property
+    def parts(self) -> int:
+        """Partial results of one value that a group of a cluster receives."""
+        return self.groups * (self.subgroups if self.direct else 1)
 
 
 def register_dtype(dtype: str) -> str:
@@ -124,6 +140,7 @@ def shuffle_xor(block: Block, value: Any, offset: int, kind: str) -> Any:
 def reduce_lanes(
     block: Block,
     combiners: tuple[str, ...],
+    starts: list[tuple[Any, ...]],
     partials: list[tuple[Any, ...]],
     lanes: Lanes,
     name: str,
@@ -139,11 +156,23 @@ def reduce_lanes(
     totals = _butterfly(block, combiners, partials, min(lanes.width, lanes.subgroup), lanes.kind)
     if within_subgroup:
         return totals
-    if lanes.subgroups > 1:
+    if lanes.subgroups > 1 and not lanes.direct:
         totals = _folded(block, combiners, deposit(block, totals, lanes, name))
     if lanes.groups == 1:
         return totals
-    return _folded(block, combiners, spread(block, totals, lanes, name))
+    parts = spread(block, totals, lanes, name)
+    if lanes.parts <= ALL:
+        return _folded(block, combiners, parts)
+    return gather(
+        block,
+        combiners,
+        starts,
+        lanes,
+        lanes.parts,
+        lambda inside, n, index: tuple(
+            inside.bind("p", load(a, parts[n].base + index)) for a in parts[n].arrays
+        ),
+    )
 
 
 def _butterfly(
@@ -218,20 +247,24 @@ def _folded(block: Block, combiners: tuple[str, ...], parts: list[Parts]) -> lis
 
 
 def spread(block: Block, values: list[tuple[Any, ...]], lanes: Lanes, name: str) -> list[Parts]:
-    """Each group's values to every group of the cluster; after one cluster barrier all are there.
-
-    Measured on an H200: a value from each subgroup instead, which saves the barrier of the group, is slower.
-    """
-    slots, base = _slots(block, values, lanes, lanes.groups, f"{name}_c")
+    """Each group's values, or each subgroup's, to every group of the cluster; afterwards all are there."""
+    if lanes.opening is None:
+        raise ValueError("an exchange over a cluster whose groups open no mailboxes")
+    slots, base = _slots(block, values, lanes, lanes.parts, f"{name}_c")
+    dtypes = [str(v.ty.dtype) for vs in values for v in vs]
+    box = cluster.mailbox(lanes.opening, lanes.lane, dtypes, lanes.parts)
     if not lanes.begun:
-        cluster.wait(block)  # nobody may write to a group that has not begun
-    with block.when(tirx.LT(lanes.lane, imm(lanes.groups))) as inside:
+        cluster.wait(block)  # nobody may send to a group that has not opened its mailboxes
+    place, to = lanes.rank, lanes.lane
+    if lanes.direct and lanes.subgroups > 1:
+        to = tirx.FloorMod(lanes.lane, imm(lanes.subgroup))
+        place = place * imm(lanes.subgroups) + tirx.FloorDiv(lanes.lane, imm(lanes.subgroup))
+    with block.when(tirx.LT(to, imm(lanes.groups))) as inside:
         for buffers, vs in zip(slots, values, strict=True):
             for buffer, v in zip(buffers, vs, strict=True):
-                cluster.store(inside, buffer, base + lanes.rank, v, lanes.lane)
-    cluster.arrive(block)
-    cluster.wait(block)
-    return [Parts(arrays=buffers, base=base, count=lanes.groups) for buffers in slots]
+                cluster.send(inside, box, buffer, base + place, v, to)
+    cluster.receive(block, box)
+    return [Parts(arrays=buffers, base=base, count=lanes.parts) for buffers in slots]
 
 
 def gather(

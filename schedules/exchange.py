@@ -11,10 +11,10 @@ from tirx_reduce.program import RowValue
 
 from . import merge, passes
 from .collectives import Lanes, Parts, combine, deposit, gather, named, reduce_lanes, spread
+from .elements import Walk
 from .row_values import held_dtypes, learn, start_of
 from .state import Kernel, row_count
 from .tir import Block, cast, imm, load
-from .walks import Walk
 
 
 def totals_of(k: Kernel, w: Walk, groups: int = 1, within_subgroup: bool = False) -> list[tuple[Any, ...]]:
@@ -30,7 +30,12 @@ def totals_of(k: Kernel, w: Walk, groups: int = 1, within_subgroup: bool = False
         for chain in chains[1:]:
             total = named(block, combine(name, total, chain))
         partials.append(total)
-    totals = reduce_lanes(block, combiners, partials, _lanes(k, groups), f"slots{w.number}", within_subgroup)
+    starts = [
+        tuple(start_of(r, item) for item in range(len(r.dtypes)))
+        for r in (k.program.reductions[i] for i in w.plan.reductions)
+    ]
+    lanes = _lanes(k, groups)
+    totals = reduce_lanes(block, combiners, starts, partials, lanes, f"slots{w.number}", within_subgroup)
     k.begun = k.begun or groups > 1
     if k.plain:
         for i in w.plan.reductions:
@@ -51,6 +56,7 @@ def _lanes(k: Kernel, groups: int) -> Lanes:
         rank=k.rank,
         begun=k.begun,
         parity=k.parity,
+        opening=k.opening,
     )
 
 
@@ -107,8 +113,8 @@ def settle_group(
 def join(
     k: Kernel, first: Walk, a: list[Any], second: Walk, riders: dict[int, merge.Rider], columns: int
 ) -> dict[int, Any]:
-    """Both walks' partial results for this group of several."""
-    if k.candidate.width == k.subgroup:
+    """Both walks' partial results for this group of several; for this subgroup, where each sends its own."""
+    if k.candidate.width == k.subgroup or (k.cluster and _lanes(k, k.candidate.splits).direct):
         b = [value for (value,) in totals_of(k, second, within_subgroup=True)]
         return dict(zip((*first.plan.reductions, *second.plan.reductions), [*a, *b], strict=True))
     lanes, read = _deposited(k, first, a, second)
@@ -122,7 +128,7 @@ def settle_cluster(
     lanes = _lanes(k, k.candidate.splits)
     parts = spread(k.block, [(value,) for value in mine.values()], lanes, f"slots{second.number}")
     k.begun = True
-    _settle(k, riders, columns, lanes, k.candidate.splits, _reader(dict(zip(mine, parts, strict=True))))
+    _settle(k, riders, columns, lanes, lanes.parts, _reader(dict(zip(mine, parts, strict=True))))
 
 
 def _settle(

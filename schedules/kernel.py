@@ -94,6 +94,8 @@ def emit(
             cluster=clustered,
             workspace=workspace,
         )
+        if k.cluster:
+            cluster.arrive(k.block)
         if begin:
             cluster.begin(k.block)
         declare(k)
@@ -103,12 +105,12 @@ def emit(
     if candidate.splits > max_cluster:
         return _apart(kernel, walks, together)
     k = kernel({}, candidate.splits > 1)
-    if k.cluster:
-        cluster.arrive(k.block)
     if not (k.cluster or candidate.merged) or candidate.width <= subgroup:
         together = {}
     if candidate.resident:
         return _resident(k, walks, together)
+    if candidate.rows > 1:
+        return _several(k, walks, together)
     place(k, first_row(k))
     _row(k, walks, together)
     return launched(k)
@@ -140,6 +142,19 @@ def _row(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Rider]) 
         row_outputs(k, plan)
 
 
+def _several(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Rider]) -> Any:
+    """Programs that take some rows one after another, written out: the compiler brings their loads together."""
+    begin = first_row(k)
+    place(k, begin)
+    load_ahead(k, walks, vectors=True)
+    once = k.ahead
+    for number in range(k.candidate.rows):
+        k.known, k.kept, k.scale, k.folded, k.ahead = {}, {}, {}, {}, dict(once)
+        place(k, begin + imm(number, k.index_dtype) if number else begin)
+        _row(k, walks, together)
+    return launched(k)
+
+
 def _resident(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Rider]) -> Any:
     """Groups that stay and take row after row; the next row is on its way while this one is computed.
 
@@ -167,16 +182,12 @@ def _resident(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Rid
     once = k.ahead
     with k.block.when(tirx.LT(begin, rows)) as some:
         issue(k, some, ahead, begin)
-    if k.cluster:
-        # Once: within the loop every row would wait for the one arrival at the beginning.
-        cluster.wait(k.block)
-        k.begun = True
     steps = tirx.FloorDiv(rows - begin + (stride - imm(1, it)), stride)
     outer = k.block
     with outer.loop("step", steps, annotations={}) as (body, step):
         k.block = body
         k.parity = cast(tirx.FloorMod(step, imm(2, it)), "int32")
-        k.known, k.kept, k.scale, k.ahead = {}, {}, {}, dict(once)
+        k.known, k.kept, k.scale, k.folded, k.ahead = {}, {}, {}, {}, dict(once)
         row = begin + step * stride
         place(k, row)
         receive(k, ahead)
@@ -185,7 +196,7 @@ def _resident(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Rid
             issue(k, more, ahead, following)
         _row(k, walks, together)
     k.block = outer
-    return launched(k, imm(c.resident * c.splits))
+    return launched(k, imm(c.resident))
 
 
 def _apart(kernel: Any, walks: tuple[passes.Pass, ...], together: dict[int, Rider]) -> Any:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
-from tvm.backend.cuda.op import cuda_func_call
 
 from tirx_reduce.program import Access, item_bytes
 
@@ -25,8 +24,15 @@ class Segment:
     start: int
     count: Any
     """Rounds; an int, or an expression where the columns are symbolic."""
-    edge: bool
-    """Some lane may stand outside the row, or on a partial packet."""
+    head: bool = False
+    """Some lane may stand before the row's first column."""
+    tail: bool = False
+    """Some lane may stand behind its last."""
+
+    @property
+    def edge(self) -> bool:
+        """Some lane may stand outside the row, or on a partial packet."""
+        return self.head or self.tail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +73,13 @@ class Row:
     def segments(self) -> tuple[Segment, ...]:
         """Rounds in order, those without any guard apart."""
         if self.fixed is None:
-            return (Segment(start=0, count=self.rounds, edge=True),)
+            return (Segment(start=0, count=self.rounds, head=self.shift is not None, tail=True),)
         first = 1 if self.shift is not None else 0
         whole = self.fixed // (self.vector * self.width)  # rounds below this lie wholly inside, whatever m is
         parts = (
-            Segment(start=0, count=min(first, self.rounds), edge=True),
-            Segment(start=first, count=max(0, whole - first), edge=False),
-            Segment(start=max(first, whole), count=max(0, self.rounds - max(first, whole)), edge=True),
+            Segment(start=0, count=min(first, self.rounds), head=True, tail=whole < 1),
+            Segment(start=first, count=max(0, whole - first)),
+            Segment(start=max(first, whole), count=max(0, self.rounds - max(first, whole)), tail=True),
         )
         return tuple(p for p in parts if p.count)
 
@@ -88,24 +94,33 @@ class Row:
         column = packet * imm(self.vector) + v
         return column if self.shift is None else column - self.shift
 
-    def inside(self, packet: Any, v: Any) -> Any:
-        """Whether element `v` is a column of the row."""
+    def inside(self, packet: Any, v: Any, part: Segment) -> Any:
+        """Whether element `v` of a packet at an edge is a column of the row."""
         column = self.column(packet, v)
-        below = tirx.LT(column, self.columns)
-        return below if self.shift is None else tirx.And(tirx.GE(column, imm(0)), below)
+        return _both(
+            tirx.GE(column, imm(0)) if part.head else None,
+            tirx.LT(column, self.columns) if part.tail else None,
+        )
 
-    def whole(self, packet: Any) -> Any:
-        """Whether all elements of the packet are columns of the row."""
+    def whole(self, packet: Any, part: Segment) -> Any:
+        """Whether all elements of a packet at an edge are columns of the row."""
         if self.shift is None:
             return tirx.LT(packet, self.packets if not isinstance(self.packets, int) else imm(self.packets))
         begin = self.column(packet, imm(0))
-        return tirx.And(tirx.GE(begin, imm(0)), tirx.LE(begin + imm(self.vector), self.columns))
+        return _both(
+            tirx.GE(begin, imm(0)) if part.head else None,
+            tirx.LE(begin + imm(self.vector), self.columns) if part.tail else None,
+        )
 
     def lanes_of(self, dtype: str) -> int:
         """Elements of the widest access: 16 bytes on CUDA, 4 lanes (and 16 bytes) on Metal."""
         size = item_bytes(dtype)
         widest = min(4, 16 // size) if self.kind == "metal" else 16 // size
         return min(self.vector, max(1, widest))
+
+
+def _both(a: Any | None, b: Any | None) -> Any:
+    return b if a is None else a if b is None else tirx.And(a, b)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +133,6 @@ class Stream:
     start: Any
     """Offset of column 0 where the access is not dense."""
     dtype: str
-    hint: bool = False
-    """Tell the cache that the data is not read again (CUDA)."""
 
     def wide(self, row: Row) -> bool:
         """Whether a whole packet can be accessed at once."""
@@ -144,20 +157,6 @@ class Stream:
         return column if isinstance(start, tirx.IntImm) and start.value == 0 else start + column
 
 
-_STREAMING = {
-    False: """
-__device__ __forceinline__ void tirx_reduce_load_streaming(const void* there, void* here) {
-  *(uint4*)here = __ldcs((const uint4*)there);
-}
-""",
-    True: """
-__device__ __forceinline__ void tirx_reduce_store_streaming(void* there, const void* here) {
-  __stcs((uint4*)there, *(const uint4*)here);
-}
-""",
-}
-
-
 def copy_packet(
     block: Block,
     row: Row,
@@ -166,9 +165,10 @@ def copy_packet(
     local: Any,
     at: Any,
     *,
-    edge: bool,
+    part: Segment,
     store: bool,
     offset: Any = None,
+    fill: bool = False,
 ) -> None:
     """Move one packet between memory and `local[at …]`, all of it at once where that is proved.
 
@@ -176,6 +176,8 @@ def copy_packet(
 
         if whole: local[at : at+V] = x[offset : offset+V]
         else: for v: if inside(v): local[at + v] = x[offset + v]
+
+    With `fill`, an element outside of the row is loaded as one: its lane may compute with it.
     """
 
     def element(inner: Block, v: Any) -> None:
@@ -186,35 +188,40 @@ def copy_packet(
             inner.store(local, at + v, load(stream.view, where))
 
     def one_by_one(inner: Block, guarded: bool) -> None:
-        with (
-            inner.loop("v", row.vector, UNROLLED) as (body, v),
-            body.when(row.inside(packet, v) if guarded else None) as guard,
-        ):
-            element(guard, v)
+        with inner.loop("v", row.vector, UNROLLED) as (body, v):
+            inside, otherwise = Block(), Block()
+            element(inside, v)
+            if guarded and fill:
+                otherwise.store(local, at + v, imm(1, stream.dtype))
+            if guarded:
+                body.either(row.inside(packet, v, part), inside, otherwise)
+            else:
+                body.stmts.extend(inside.stmts)
 
     if not stream.wide(row):
         uniform = row.shift is None  # then a packet is inside as a whole or not at all
-        with block.when(row.whole(packet) if edge and uniform else None) as inner:
-            one_by_one(inner, edge and not uniform)
+        if part.edge and not uniform and fill:
+            whole, partial = Block(), Block()
+            one_by_one(whole, False)
+            one_by_one(partial, True)
+            block.either(row.whole(packet, part), whole, partial)
+            return
+        with block.when(row.whole(packet, part) if part.edge and uniform else None) as inner:
+            one_by_one(inner, part.edge and not uniform)
         return
     wide = Block()
     lanes = row.lanes_of(stream.dtype)
-    with wide.loop("h", row.vector // lanes, UNROLLED) as (half, h):
-        if stream.hint and lanes * item_bytes(stream.dtype) == 16:
-            v = h * imm(lanes) if row.vector != lanes else imm(0)
-            there = tirx.address_of(load(stream.view, stream.offset(row, packet, v)))
-            here = tirx.address_of(load(local, at + v))
-            name = "tirx_reduce_store_streaming" if store else "tirx_reduce_load_streaming"
-            half.add(tirx.Evaluate(cuda_func_call(name, there, here, source_code=_STREAMING[store])))
-        else:
-            with half.loop("v", lanes, VECTORIZED) as (body, v):
-                element(body, h * imm(lanes) + v if row.vector != lanes else v)
-    if not edge:
+    with (
+        wide.loop("h", row.vector // lanes, UNROLLED) as (half, h),
+        half.loop("v", lanes, VECTORIZED) as (body, v),
+    ):
+        element(body, h * imm(lanes) + v if row.vector != lanes else v)
+    if not part.edge:
         block.stmts.extend(wide.stmts)
     elif row.shift is None:
-        with block.when(row.whole(packet)) as inner:
+        with block.when(row.whole(packet, part)) as inner:
             inner.stmts.extend(wide.stmts)
     else:
         scalar = Block()
         one_by_one(scalar, True)
-        block.either(row.whole(packet), wide, scalar)
+        block.either(row.whole(packet, part), wide, scalar)

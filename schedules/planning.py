@@ -325,5 +325,6 @@ def describe(candidate: Candidate) -> str:
         f"W={candidate.width} P={candidate.packing} V={candidate.vector} U={candidate.unroll} "
         f"S={candidate.splits} {candidate.reuse}"
         + (f" resident={candidate.resident}" if candidate.resident else "")
+        + (f" rows={candidate.rows}" if candidate.rows > 1 else "")
         + (" merged" if candidate.merged else "")
     )

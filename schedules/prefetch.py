@@ -90,7 +90,7 @@ def issue(k: Kernel, block: Block, ahead: Prefetch, row: Any) -> None:
             with block.loop("r", segment.count, UNROLLED) as (body, r):
                 turn = imm(segment.start) + r
                 packet = k.geometry.packet(turn)
-                with body.when(k.geometry.whole(packet) if segment.edge else None) as inside:
+                with body.when(k.geometry.whole(packet, segment) if segment.edge else None) as inside:
                     source = base + cast(packet * vector, it)
                     _call(
                         inside,
@@ -111,7 +111,7 @@ def receive(k: Kernel, ahead: Prefetch) -> None:
         for segment in k.geometry.segments():
             with k.block.loop("r", segment.count, UNROLLED) as (body, r):
                 turn = imm(segment.start) + r
-                whole = k.geometry.whole(k.geometry.packet(turn)) if segment.edge else None
+                whole = k.geometry.whole(k.geometry.packet(turn), segment) if segment.edge else None
                 with body.when(whole) as inside, inside.loop("v", vector, VECTORIZED) as (each, v):
                     place = ahead.place(k, number, turn) + v
                     each.store(taken, turn * imm(vector) + v, load(ahead.array, place))

@@ -30,9 +30,6 @@ from .packets import Stream
 from .state import Kernel, extent, symbol
 from .tir import cast, dtype_of, imm, load, translate
 
-# Streaming hints on matrix accesses (CUDA): loads, stores. Measured on an H200: from -1 % to +15 %, so neither.
-HINTS = (False, False)
-
 
 def leaf(k: Kernel, e: Expr) -> Any:
     """A leaf whose value is the same in the whole row; None for anything else."""
@@ -98,10 +95,7 @@ def hoist(k: Kernel, exprs: tuple[Expr, ...]) -> None:
 def stream(k: Kernel, param: int, access: Access, dtype: str, store: bool = False) -> Stream:
     """One tensor as this row reads or writes it."""
     start = imm(0, k.index_dtype) if access.stride is None else row_offset(k, access)
-    hint = HINTS[1 if store else 0] and k.kind == "cuda" and not k.walks.is_vector(Load(param, access, dtype))
-    return Stream(
-        view=k.views[param], access=access, start=start, dtype=memory_dtype(dtype, k.kind), hint=hint
-    )
+    return Stream(view=k.views[param], access=access, start=start, dtype=memory_dtype(dtype, k.kind))
 
 
 def held_dtypes(r: Reduction) -> tuple[str, ...]:

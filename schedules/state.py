@@ -51,6 +51,8 @@ class Kernel:
     geometry: Any = None
     """The `Row` of packets."""
     index_dtype: str = "int32"
+    opening: Block = field(default_factory=Block)
+    """What comes before everything else: the mailboxes of a group in a cluster."""
     begun: bool = False
     """All groups of the cluster are known to run."""
     parity: Any = None
@@ -63,6 +65,8 @@ class Kernel:
     """Those of them that are in threadgroup memory."""
     scale: dict[Expr, Any] = field(default_factory=dict)
     """Factors that make kept values those of the whole row."""
+    folded: dict[Expr, tuple[Expr, Any]] = field(default_factory=dict)
+    """Products of such a value and a value of the row, as the kept value and one factor."""
     ahead: dict[Expr, Any] = field(default_factory=dict)
     """Arrays of what was loaded before it was needed."""
 
@@ -92,15 +96,16 @@ def first_row(k: Kernel) -> Any:
     c, it = k.candidate, k.index_dtype
     group = k.group if c.splits == 1 else tirx.FloorDiv(k.group, imm(c.splits))
     row: Any = cast(group, it)
-    return row if c.packing == 1 else row * imm(c.packing, it) + cast(k.slot, it)
+    row = row if c.packing == 1 else row * imm(c.packing, it) + cast(k.slot, it)
+    return row if c.rows == 1 else row * imm(c.rows, it)
 
 
 def place(k: Kernel, row: Any) -> None:
     """Take `row`: its columns, and how they fall into packets."""
     c, it = k.candidate, k.index_dtype
-    if c.packing > 1:
+    if c.packing * c.rows > 1:
         rows = row_count(k)
-        whole = isinstance(rows, tirx.IntImm) and rows.value % c.packing == 0
+        whole = isinstance(rows, tirx.IntImm) and rows.value % (c.packing * c.rows) == 0
         if not whole:
             # A group's last programs may have no row: they go along to every barrier, and neither read nor write.
             k.valid = tirx.LT(row, cast(rows, it))
@@ -162,8 +167,9 @@ def launched(k: Kernel, groups: Any | None = None) -> Any:
     if groups is None:
         groups = row_count(k)
         it = str(groups.ty.dtype)
-        if c.packing > 1:
-            groups = tirx.FloorDiv(groups + imm(c.packing - 1, it), imm(c.packing, it))
+        each = c.packing * c.rows
+        if each > 1:
+            groups = tirx.FloorDiv(groups + imm(each - 1, it), imm(each, it))
         groups = groups * imm(c.splits, it) if c.splits > 1 else groups
     threads = [(k.lane, "threadIdx.x", imm(c.width))]
     if c.packing > 1:
@@ -171,4 +177,5 @@ def launched(k: Kernel, groups: Any | None = None) -> Any:
     threads.append((k.group, "blockIdx.x", cast(groups, "int32")))
     if k.cluster:
         threads.append((tirx.Var("rank", "int32"), "clusterCtaIdx.x", imm(c.splits)))
+    k.block.stmts[:0] = k.opening.stmts
     return launch(k.block.stmt(), tuple(threads))

@@ -146,6 +146,7 @@ def _refusal(
         or _split_refusal(candidate, limits, columns)
         or _reuse_refusal(candidate, facts, needs, limits)
         or _resident_refusal(candidate, facts, needs, limits)
+        or _rows_refusal(candidate)
     )
 
 
@@ -240,7 +241,7 @@ def _reuse_refusal(candidate: Candidate, facts: RowFacts, needs: _Needs, limits:
     if facts.columns is None:
         return f"{reuse}: the number of columns is symbolic; needs a fixed one"
     if reuse == "private":
-        scalars = private_scalars(candidate, facts.kept, facts.columns)
+        scalars = private_scalars(candidate, facts.kept, facts.columns) * candidate.rows
         if scalars > limits.private_scalars:
             return f"private: {scalars} scalars a lane; limit {limits.private_scalars}"
         return _shared_refusal(reuse, slots, limits.shared_bytes)
@@ -265,10 +266,18 @@ def _resident_refusal(
         return f"resident: asynchronous copies on {limits.kind}; needs CUDA, sm_80 or later"
     if candidate.reuse != "private" or candidate.packing > 1:
         return f"resident: {candidate.reuse} with packing {candidate.packing}; needs private with packing 1"
+    if candidate.splits > 1:
+        return f"resident: a row over {candidate.splits} groups; needs a row in one group"
     if facts.columns is None or facts.columns % candidate.vector:
         return f"resident: rows of {facts.columns or 'symbolic'} columns; needs a multiple of the vector"
     row_bytes = needs.kept_bytes * _lane_slots(candidate, facts.columns)
     return _shared_refusal("resident", row_bytes, limits.opt_in_shared_bytes)
+
+
+def _rows_refusal(candidate: Candidate) -> str | None:
+    if candidate.rows > 1 and (candidate.reuse == "shared" or candidate.splits > 1 or candidate.resident):
+        return f"rows: {candidate.rows} a program; needs a row in one group, its values in registers or reloaded"
+    return None
 
 
 def _shared_refusal(reuse: str, needed: int, room: int) -> str | None:

@@ -67,11 +67,13 @@ class Candidate:
     """Programs that stay on the device and take row after row, the next one prefetched; 0: one a row."""
     merged: bool = False
     """Two reductions meet in one exchange where the second can be corrected to the first (softmax, a variance)."""
+    rows: int = 1
+    """Rows of one program, one after another: what is the same for all of them it reads once."""
 
     def __post_init__(self) -> None:
         if self.resident < 0:
             raise ReduceError(f"Candidate.resident is {self.resident}; needs 0 or more")
-        for name in ("width", "packing", "vector", "unroll", "splits"):
+        for name in ("width", "packing", "vector", "unroll", "splits", "rows"):
             if getattr(self, name) < 1:
                 raise ReduceError(f"Candidate.{name} is {getattr(self, name)}; needs 1 or more")
         if self.reuse not in REUSES:

@@ -1,0 +1,186 @@
+"""The rules of `ladder`: which mapping for how many rows of how many columns.
+
+Where groups form clusters the numbers are those of three sweeps over 4500 kernels on one H200 (`docs/kernels.md`). What
+they say: a lane holds 8 elements where a launch is short and 16 to 32 where rows stream; from 2000 to 8000 columns on a
+row takes several groups, small ones, so that one's exchange hides behind another's loads; and rows of 16 bits whose
+weights weigh as much as they do stay in shared memory, where they take half of the room that their float32 would take
+in registers. Elsewhere, Metal too, a row has one group as long as it fits; those numbers are an earlier sweep's on the
+same device without clusters, and on Metal by analogy.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tirx_reduce.values import Candidate, DeviceLimits
+
+ASSUMED_CORES = 32
+"""Where a device does not tell."""
+SHORT = 512
+"""Columns up to which a row takes a subgroup or a part of one."""
+MOST_GROUPS = 16
+WIDEST = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What the ladder looks at."""
+
+    rows: int
+    columns: int
+    storage_bytes: int
+    """Of the widest matrix element."""
+    reductions: int
+    streams: int = 2
+    """Elements that a column moves, weights and outputs among them."""
+
+    @property
+    def weighted(self) -> bool:
+        """Two reductions, and then more to read than the row itself: a LayerNorm, no softmax."""
+        return self.reductions > 1 and self.streams > 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rung:
+    """How many lanes a row takes, in how many groups."""
+
+    lanes: float
+    splits: int = 1
+    reuse: str = "private"
+    merged: bool = False
+    rows: int = 1
+
+
+def vectors(shape: Shape, limits: DeviceLimits) -> list[int]:
+    """Elements of an access, the preferred one first."""
+    widest = 16 // shape.storage_bytes if limits.kind == "cuda" else 4
+    some = [v for v in (8, 4, 2, 1) if v <= min(widest, shape.columns)]
+    even = [v for v in some if shape.columns % v == 0]
+    # Rows that do not start aligned: their first and last packets are partial, which pays where there are many between.
+    if limits.max_cluster > 1 and shape.columns > 2048 and even[0] < widest // 2:
+        few = shape.rows < (limits.cores or ASSUMED_CORES)
+        if shape.storage_bytes < 4:
+            even = [widest // 2, *even]
+        elif shape.columns > 8192:
+            even = [widest if few else widest // 2, *even]
+    return list(dict.fromkeys((*even, *some)))
+
+
+def wanted(shape: Shape, vector: int, limits: DeviceLimits) -> Candidate:
+    """The mapping that the rules name for accesses of `vector` elements, legal or not."""
+    rung = _clustered(shape, vector, limits) if limits.max_cluster > 1 else _alone(shape, vector, limits)
+    if shape.columns <= SHORT:
+        width = min(limits.subgroup_size, 1 << max(0, math.ceil(math.log2(max(1.0, rung.lanes)))))
+    else:
+        ragged = vector - 1 if shape.columns % vector else 0
+        width = _width(rung.lanes / rung.splits, (shape.columns + ragged) / (vector * rung.splits), limits)
+    return Candidate(
+        width=width,
+        packing=_packing(shape, width, limits) if rung.splits == rung.rows == 1 else 1,
+        vector=vector,
+        reuse=rung.reuse,
+        splits=rung.splits,
+        merged=rung.merged,
+        rows=rung.rows,
+    )
+
+
+def _width(lanes: float, packets: float, limits: DeviceLimits) -> int:
+    """Whole subgroups: near `lanes`, and so that few lanes are left without a packet in the last round."""
+
+    def price(width: int) -> tuple[float, int]:
+        idle = math.ceil(packets / width) * width / packets - 1
+        return abs(math.log(width / lanes)) + 3 * idle, width
+
+    step = limits.subgroup_size
+    return min(range(step, max(step, min(limits.max_threads, WIDEST)) + 1, step), key=price)
+
+
+def _clustered(shape: Shape, vector: int, limits: DeviceLimits) -> _Rung:
+    n, cores = shape.columns, limits.cores or ASSUMED_CORES
+    most = min(MOST_GROUPS, limits.max_cluster)
+    if n <= SHORT:
+        return _Rung(lanes=n / 8)
+    if shape.rows < cores:
+        return _few(shape, most)
+    if n > 65536:
+        half = shape.reductions > 1 and not shape.weighted and shape.storage_bytes < 4
+        shared = shape.weighted and shape.storage_bytes < 4
+        return _Rung(lanes=n / (64 if half else 32), splits=most, reuse="shared" if shared else "private")
+    if shape.rows < 2 * cores and n <= 4096:
+        return _Rung(lanes=n / 8, splits=1 if n <= 2048 else 2)
+    if shape.storage_bytes < 4 and vector > 1:
+        return _sixteen_bits(shape, vector, most)
+    if n <= (2048 if shape.reductions == 1 else 5632):
+        return _Rung(lanes=n / 8)
+    if n <= 8192:
+        return _Rung(lanes=512, splits=2)
+    return _Rung(lanes=1024 if n <= 32768 else n / 32, splits=min(8, most))
+
+
+def _sixteen_bits(shape: Shape, vector: int, most: int) -> _Rung:
+    """Streams of 16-bit rows."""
+    n = shape.columns
+    if n % vector:
+        return _Rung(lanes=n / 32, splits=1 if n <= 8192 else min(8, most))
+    if n <= 1024 and shape.weighted:
+        # Weights take as many accesses as rows do: two rows a program read them once.
+        return _Rung(lanes=n / 16, rows=2)
+    if n <= 4096:
+        return _Rung(lanes=n / 16, reuse="shared")
+    if shape.reductions == 1:
+        splits = min(8, max(2, 1 << int(math.log2(n / 4096))), most)
+        return _Rung(lanes=max(128 * splits, n / 32), splits=splits)
+    if n <= 8192:
+        return _Rung(lanes=n / 24, reuse="shared")
+    if shape.weighted and n <= 16384:
+        return _Rung(lanes=n / 64)
+    splits = min(most, 1 << math.ceil(math.log2(n / 8192)))
+    return _Rung(lanes=n / 32, splits=splits, reuse="shared" if shape.weighted else "private")
+
+
+def _few(shape: Shape, most: int) -> _Rung:
+    """Fewer rows than cores: what counts is how soon the last lane has its data."""
+    n = shape.columns
+    if n <= 2048:
+        return _Rung(lanes=n / 8)
+    if n <= 8192:
+        return _Rung(lanes=n / 16, splits=min(most, 1 << math.ceil(math.log2(n / 2048))))
+    if n <= 65536:
+        return _Rung(lanes=n / 8, splits=min(most, 1 << math.ceil(math.log2(n / 6400))))
+    lane = 8 if shape.reductions > 1 and not shape.weighted and shape.rows > 1 else 16
+    return _Rung(lanes=n / lane, splits=most)
+
+
+def _alone(shape: Shape, vector: int, limits: DeviceLimits) -> _Rung:
+    """One group a row; few rows of more columns than it holds are split over launches."""
+    n, cores = shape.columns, limits.cores or ASSUMED_CORES
+    few, narrow, two = shape.rows < cores, shape.storage_bytes < 4, shape.reductions > 1
+    if n > 65536:
+        groups = min(32, 1 << (max(1, cores // shape.rows).bit_length() - 1)) if few else 1
+        return _Rung(lanes=512 * groups if few else WIDEST, splits=groups, reuse="reload")
+    if n <= SHORT:
+        return _Rung(lanes=n / 8)
+    merged = two and not few and n > 2048 and not narrow
+    if n > 20480:
+        return _Rung(lanes=512 if narrow else 1024 if two else 768, merged=merged)
+    thin = shape.rows < 2 * cores and not few
+    if n <= 4096:
+        lane = (8 if few else 12 if thin else 16) if narrow and vector > 1 else 4 if thin and merged else 8
+    elif n <= 8192:
+        lane = 24 if narrow and vector > 1 else 16 if merged else 12
+    else:
+        lane = 12 if few else 64 if narrow and vector > 1 else 32 if merged else 43
+    return _Rung(lanes=n / lane, merged=merged)
+
+
+def _packing(shape: Shape, width: int, limits: DeviceLimits) -> int:
+    """Programs of a group: enough threads to fill one, none where every row can have a core to itself."""
+    threads = 128 if shape.columns > SHORT else 256
+    packing = max(1, min(threads, limits.max_threads) // width)
+    packing = 1 << (packing.bit_length() - 1)
+    cores = limits.cores or ASSUMED_CORES
+    while packing > 1 and shape.rows < packing * cores and width * packing // 2 >= limits.subgroup_size:
+        packing //= 2
+    return packing
