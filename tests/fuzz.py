@@ -21,10 +21,11 @@ from tvm import te, tirx, topi
 import tirx_reduce as tr
 from tests.interpret import by_order
 from tests.interpret import run as interpret
-from tests.launch import ROUNDOFF, Kernel, narrow, numpy_dtype, wide
-from tirx_reduce import facts
+from tests.launch import ROUNDOFF, Kernel, narrow, numpy_dtype, poisoned, wide
+from tirx_reduce import emulator, facts
 from tirx_reduce.candidates import full_scope, refusal
 from tirx_reduce.device import limits_for
+from tirx_reduce.program import Load, RowProgram, walk
 from tirx_reduce.schedules import as_target
 from tirx_reduce.values import Candidate
 
@@ -415,6 +416,48 @@ def check(program: Program, seed: int = 0, target: str | None = None) -> str:
         raise Wrong(f"{where}: {type(fault).__name__}: {fault}") from fault
     compare(program, got, want, largest, where)
     return "right"
+
+
+def in_place(program: RowProgram) -> list[tuple[int, int]]:
+    """Parameters (input, output) that may be the same memory: matrices that are read where the output is written."""
+    roots = [o.value for o in program.outputs] + [e for r in program.reductions for e in r.elements]
+    loads = [e for e in walk(*roots) if isinstance(e, Load)]
+    return [
+        (t.param, o.param)
+        for t in program.tensors
+        for o in program.outputs
+        if t.role == "in" and t.dtype == o.dtype and o.index.dense and not o.per_row
+        if {e.index for e in loads if e.param == t.param} == {o.index}
+    ]
+
+
+def check_in_place(program: Program, target: str, chosen: Candidate, seed: int = 0) -> int:
+    """Run once for every output in the place of an input; the number of runs."""
+    func, inputs = prim_func(program), arrays(program, seed)
+    with np.errstate(all="ignore"):
+        want, largest = evaluate(program, inputs)
+    if not np.isfinite(largest) or largest > 1e3:
+        return 0
+    try:
+        pairs = in_place(facts.analyze(func).program)
+        kernel = Kernel(func, target, chosen)
+    except tr.Unsupported:
+        return 0
+    for source, output in pairs:
+        given = iter([a.copy() for a in inputs])
+        outs = [t for t in kernel.tensors if t.role == "out"]
+        at = {t.param for t in outs}
+        memory = [None if i in at else next(given) for i in range(len(func.params))]
+        for t in outs:
+            memory[t.param] = poisoned([int(e.value) for e in func.params[t.param].shape], t.dtype)
+        memory[output] = memory[source]
+        where = f"{target}, {chosen}, parameter {output} in the place of {source}"
+        try:
+            emulator.emulate(kernel.executable, *memory, target=target, once=False)
+        except Exception as fault:
+            raise Wrong(f"{where}: {type(fault).__name__}: {fault}") from fault
+        compare(program, [memory[t.param] for t in outs], want, largest, where)
+    return len(pairs)
 
 
 def candidate(read: Any, target: str, seed: int) -> Candidate | None:

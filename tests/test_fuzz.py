@@ -12,6 +12,7 @@ import pytest
 
 from tests import fuzz
 from tests.launch import TARGETS
+from tirx_reduce.values import Candidate
 
 BATCHES = 8
 EACH = 25
@@ -38,6 +39,41 @@ def test_ten_thousand_random_programs(batch: int) -> None:
     for number in range(100):
         seed = 10000 + batch * 100 + number
         fuzz.check(fuzz.generate(seed), seed, TARGETS[number // 10 % 2] if number % 10 == 0 else None)
+
+
+def _in_place(seeds: range) -> int:
+    """Rows of several rounds of real loops: of what is unrolled, compilers keep what they have read."""
+    runs = 0
+    for seed in seeds:
+        drawn = fuzz.generate(seed)
+        matrix = next((i for i, (kind, _) in enumerate(drawn.inputs) if kind == "matrix"), None)
+        reduced = [i for i, (kind, _) in enumerate(drawn.stages) if kind in ("sum", "max", "min")]
+        if matrix is None or not reduced:
+            continue
+        inputs = tuple((k, "float32" if k == "matrix" else d) for k, d in drawn.inputs)
+        outputs = tuple((t, "float32" if fuzz.by_column(drawn, t) else d) for t, d in drawn.outputs)
+        # One output that could be written before the input is read for the last time.
+        early: fuzz.Tree = ["mul", ["in", matrix], ["const", 0.5]]
+        late: fuzz.Tree = ["sub", ["in", matrix], ["red", reduced[0]]]
+        outputs = (*outputs, (early, "float32"), (late, "float32"))
+        program = replace(drawn, columns=600, inputs=inputs, outputs=outputs)
+        mapping = (
+            Candidate(width=32, splits=2, reuse="reload"),
+            Candidate(width=16, packing=4, reuse="reload"),
+            Candidate(width=64, packing=2, vector=4, reuse="private"),
+        )[seed // 2 % 3]
+        runs += fuzz.check_in_place(program, TARGETS[seed % 2], mapping, seed)
+    return runs
+
+
+def test_random_programs_in_place() -> None:
+    assert _in_place(range(12)) >= 16
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", range(20))
+def test_many_random_programs_in_place(batch: int) -> None:
+    _in_place(range(1000 + 20 * batch, 1020 + 20 * batch))
 
 
 @pytest.mark.parametrize("line", KEPT.read_text().splitlines() if KEPT.exists() else [])
