@@ -450,7 +450,8 @@ def check_in_place(program: Program, target: str, chosen: Candidate, seed: int =
         memory = [None if i in at else next(given) for i in range(len(func.params))]
         for t in outs:
             memory[t.param] = poisoned([int(e.value) for e in func.params[t.param].shape], t.dtype)
-        memory[output] = memory[source]
+        # A single row may be a vector, of another rank.
+        memory[output] = memory[source].reshape(memory[output].shape)
         where = f"{target}, {chosen}, parameter {output} in the place of {source}"
         try:
             emulator.emulate(kernel.executable, *memory, target=target, once=False)
