@@ -46,9 +46,11 @@ _BYTES = {
 def shared_bytes(source: str) -> int:
     """Threadgroup arrays of fixed size in a text, added up (those of all its kernels)."""
     arrays = re.findall(
-        r"(?:threadgroup|__shared__)\s+(?:alignas\(\d+\)\s+|__align__\(\d+\)\s+)?(\w+)\s+\w+\[(\d+)\]", source
+        r"(?:threadgroup|__shared__)\s+(?:alignas\(\d+\)\s+|__align__\(\d+\)\s+)?"
+        r"(int64_t|[a-z]+)([234]?)\s+\w+\[(\d+)\]",
+        source,
     )
-    return sum(_BYTES[kind] * int(size) for kind, size in arrays)
+    return sum(_BYTES[kind] * int(lanes or 1) * int(size) for kind, lanes, size in arrays)
 
 
 def threads(text: str) -> list[int]:
