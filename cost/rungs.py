@@ -105,9 +105,9 @@ def _clustered(shape: Shape, vector: int, limits: DeviceLimits) -> _Rung:
     if shape.rows < cores:
         return _few(shape, most)
     if n > 65536:
-        half = shape.reductions > 1 and not shape.weighted and shape.storage_bytes < 4
-        shared = shape.weighted and shape.storage_bytes < 4
-        return _Rung(lanes=n / (64 if half else 32), splits=most, reuse="shared" if shared else "private")
+        return (
+            _Rung(lanes=n / 32, splits=most) if shape.storage_bytes >= 4 else _long_sixteen_bits(shape, most)
+        )
     if shape.rows < 2 * cores and n <= 4096:
         return _Rung(lanes=n / 8, splits=1 if n <= 2048 else 2)
     if shape.storage_bytes < 4 and vector > 1:
@@ -116,7 +116,17 @@ def _clustered(shape: Shape, vector: int, limits: DeviceLimits) -> _Rung:
         return _Rung(lanes=n / 8)
     if n <= 8192:
         return _Rung(lanes=512, splits=2)
-    return _Rung(lanes=1024 if n <= 32768 else n / 32, splits=min(8, most))
+    return _Rung(lanes=2048 if shape.weighted and n > 16384 else max(1024, n / 32), splits=min(8, most))
+
+
+def _long_sixteen_bits(shape: Shape, most: int) -> _Rung:
+    """Streams of 16-bit rows that a cluster of eight groups can just hold."""
+    n = shape.columns
+    if shape.reductions == 1:
+        return _Rung(lanes=n / 64, splits=min(most, 8 if n <= 131072 else 16), reuse="shared")
+    if shape.weighted:
+        return _Rung(lanes=n / 32, splits=most, reuse="shared")
+    return _Rung(lanes=n / 64, splits=most)
 
 
 def _sixteen_bits(shape: Shape, vector: int, most: int) -> _Rung:

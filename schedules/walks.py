@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tvm import tirx
 
 from tirx_reduce.errors import Unsupported
-from tirx_reduce.program import Expr, Op, item_bytes, walk
+from tirx_reduce.program import Expr, Load, Op, item_bytes, walk
 from tirx_reduce.values import Candidate
 
 from . import passes
@@ -20,7 +21,7 @@ from .tir import SERIAL, UNROLLED, Block, imm
 
 # Scalars of one stream that a lane loads before it uses the first: enough independent accesses to hide memory.
 IN_FLIGHT = 16
-# Scalars of weights that a lane may load ahead of a collective.
+# Scalars of weights that a lane may load ahead of a collective; of one weight alone, as many 32-bit words.
 AHEAD = 32
 # 32-bit registers of a multiprocessor (CUDA), and the share of a lane's that values outliving a walk may take.
 REGISTERS, SHARE = 65536, 0.5
@@ -48,7 +49,7 @@ def walk_columns(k: Kernel, number: int, plan: passes.Pass) -> Walk:
         w.stores[i] = stream(k, out.param, out.index, out.dtype, store=True)
     loops = Block()
     # Kept values live in registers only where every index of their array is a constant.
-    in_registers = any(not in_shared(k, a) for a in (*w.keeps.values(), *k.kept.values()))
+    in_registers = bool(k.ahead) or any(not in_shared(k, a) for a in (*w.keeps.values(), *k.kept.values()))
     kind = UNROLLED if in_registers else SERIAL
     for segment in k.geometry.segments():
         size = _chunk(k, segment)
@@ -139,16 +140,14 @@ def load_ahead(k: Kernel, later: tuple[passes.Pass, ...], vectors: bool = False)
     the time. With `vectors` only what is the same for every row.
     """
     rounds = k.geometry.rounds
-    if k.plain or k.candidate.reuse != "private" or not isinstance(rounds, int):
+    if k.plain or k.candidate.reuse == "reload" or not isinstance(rounds, int):
         return
     loads = {ref: None for plan in later for ref in passes.column_loads(k.program, plan)}
     wanted = [
         ref for ref in loads if ref not in k.ahead and ref not in k.kept and ref.index.stride is not None
     ]
     wanted = [ref for ref in wanted if not vectors or k.walks.is_vector(ref)]
-    scalars = rounds * k.candidate.vector
-    words = sum(scalars * item_bytes(memory_dtype(e.dtype, k.kind)) / 4 for e in (*wanted, *k.kept))
-    if not wanted or len(wanted) * scalars > AHEAD or words > SHARE * REGISTERS / k.candidate.threads:
+    if not wanted or not _room_ahead(k, wanted, rounds * k.candidate.vector):
         return
     for ref in wanted:
         source = stream(k, ref.param, ref.index, ref.dtype)
@@ -165,8 +164,27 @@ def load_ahead(k: Kernel, later: tuple[passes.Pass, ...], vectors: bool = False)
         k.ahead[ref] = array
 
 
+def _room_ahead(k: Kernel, wanted: list[Load], scalars: int) -> bool:
+    """Whether registers have room for `scalars` elements of each of `wanted`."""
+
+    def words(values: Iterable[Expr]) -> float:
+        return sum(scalars * item_bytes(memory_dtype(e.dtype, k.kind)) / 4 for e in values)
+
+    held = [e for e, array in k.kept.items() if not in_shared(k, array)]
+    if words((*wanted, *held)) > SHARE * REGISTERS / k.candidate.threads:
+        return False
+    return len(wanted) * scalars <= AHEAD or (len(wanted) == 1 and words(wanted) <= AHEAD)
+
+
 def _packets(k: Kernel, w: Walk, body: Block, segment: Segment, done: Any, size: int) -> None:
     """`size` rounds from `done` on: all their loads, then all their computing."""
+    at = fetch(k, w, body, segment, done, size)
+    with body.loop("u", size, UNROLLED) as (inner, u):
+        compute(k, w, inner, segment, at(u))
+
+
+def fetch(k: Kernel, w: Walk, body: Block, segment: Segment, done: Any, size: int) -> Callable[[Any], Turn]:
+    """Load the packets of `size` rounds from `done` on; gives each of them by its place."""
     vector = k.candidate.vector
     in_place = k.candidate.reuse != "shared"
     stage = {
@@ -194,5 +212,4 @@ def _packets(k: Kernel, w: Walk, body: Block, segment: Segment, done: Any, size:
                 offset=general,
                 fill=not k.plain,
             )
-    with body.loop("u", size, UNROLLED) as (inner, u):
-        compute(k, w, inner, segment, at(u))
+    return at
