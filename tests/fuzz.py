@@ -447,7 +447,7 @@ def check_in_place(program: Program, target: str, chosen: Candidate, seed: int =
         given = iter([a.copy() for a in inputs])
         outs = [t for t in kernel.tensors if t.role == "out"]
         at = {t.param for t in outs}
-        memory = [None if i in at else next(given) for i in range(len(func.params))]
+        memory: list[Any] = [None if i in at else next(given) for i in range(len(func.params))]
         for t in outs:
             memory[t.param] = poisoned([int(e.value) for e in func.params[t.param].shape], t.dtype)
         # A single row may be a vector, of another rank.
