@@ -276,7 +276,9 @@ def _resident_refusal(
 
 def _rows_refusal(candidate: Candidate) -> str | None:
     if candidate.rows > 1 and (candidate.reuse == "shared" or candidate.splits > 1 or candidate.resident):
-        return f"rows: {candidate.rows} a program; needs a row in one group, its values in registers or reloaded"
+        return (
+            f"rows: {candidate.rows} a program; needs a row in one group, its values in registers or reloaded"
+        )
     return None
 
 
