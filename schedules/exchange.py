@@ -69,9 +69,9 @@ def conclude(k: Kernel, w: Walk) -> None:
         learn(k, i, total)
 
 
-# --- two walks, one exchange --------------------------------------------------------------------------------
+# --- two reductions, one exchange ---------------------------------------------------------------------------
 #
-# Nobody waits between the two walks: each subgroup reduces both with its own value of the first, and what it found is
+# Nobody waits between the two: each subgroup reduces both with its own value of the first, and what it found is
 # corrected twice, to its group and to the row. What that is worth on an H200 stands in docs/kernels.md.
 
 
@@ -85,14 +85,71 @@ def assume(k: Kernel, w: Walk, riders: dict[int, merge.Rider]) -> list[Any]:
     return totals
 
 
-def _deposited(
-    k: Kernel, first: Walk, a: list[Any], second: Walk
-) -> tuple[Lanes, Callable[[Block, int, Any], Any]]:
-    """What every subgroup of this group found in both walks, after the one barrier."""
+def of_subgroup(k: Kernel, first: Walk, a: list[Any], second: Walk) -> dict[int, Any]:
+    """What two walks found in this subgroup, by reduction; `a` is what `assume` gave."""
     b = [value for (value,) in totals_of(k, second, within_subgroup=True)]
+    return dict(zip((*first.plan.reductions, *second.plan.reductions), [*a, *b], strict=True))
+
+
+def of_lanes(k: Kernel, own: dict[int, Any], count: Any, riders: dict[int, merge.Rider]) -> dict[int, Any]:
+    """What one walk found in this subgroup, from what each lane found in its `count` columns."""
+    span = min(k.candidate.width, k.subgroup)
+    lane = _lane_in_row(k, tirx.FloorDiv(k.lane, imm(span)) * imm(span))
+
+    def folded(values: dict[int, Any]) -> dict[int, Any]:
+        of = [k.program.reductions[i] for i in values]
+        found = reduce_lanes(
+            k.block,
+            tuple(r.combiner for r in of),
+            [(start_of(r, 0),) for r in of],
+            [(v,) for v in values.values()],
+            _lanes(k, 1),
+            "",
+            within_subgroup=True,
+        )
+        return {i: k.block.settle("r", v) for i, (v,) in zip(values, found, strict=True)}
+
+    totals = folded({i: own[i] for i in dict.fromkeys(r.on for r in riders.values())})
+    terms = {
+        j: r.term(own[r.on], own[j], r.base(totals[r.on]), count, columns_between(k, lane, span))
+        for j, r in riders.items()
+    }
+    return {**totals, **folded(terms)}
+
+
+def settle_group(k: Kernel, mine: dict[int, Any], number: int, riders: dict[int, merge.Rider]) -> None:
+    """One barrier for both reductions, none where a row has one subgroup; afterwards their values are the row's."""
     lanes = _lanes(k, 1)
-    parts = deposit(k.block, [(v,) for v in (*a, *b)], lanes, f"slots{second.number}")
-    return lanes, _reader(dict(zip((*first.plan.reductions, *second.plan.reductions), parts, strict=True)))
+    if lanes.subgroups > 1:
+        _settle(k, riders, lanes, lanes.subgroups, _deposited(k, mine, lanes, number))
+        return
+    for i, value in mine.items():
+        learn(k, i, (riders[i].final(value, mine[riders[i].on]) if i in riders else value,))
+
+
+def join(k: Kernel, mine: dict[int, Any], number: int, riders: dict[int, merge.Rider]) -> dict[int, Any]:
+    """Both partial results for this group of several; for this subgroup, where each sends its own."""
+    if k.candidate.width == k.subgroup or (k.cluster and _lanes(k, k.candidate.splits).direct):
+        return mine
+    lanes = _lanes(k, 1)
+    read = _deposited(k, mine, lanes, number)
+    return _corrected(k, riders, lanes, lanes.subgroups, read, group=True)
+
+
+def settle_cluster(k: Kernel, mine: dict[int, Any], number: int, riders: dict[int, merge.Rider]) -> None:
+    """One exchange over the cluster for both reductions; afterwards their row values are those of the whole row."""
+    lanes = _lanes(k, k.candidate.splits)
+    parts = spread(k.block, [(value,) for value in mine.values()], lanes, f"slots{number}")
+    k.begun = True
+    _settle(k, riders, lanes, lanes.parts, _reader(dict(zip(mine, parts, strict=True))))
+
+
+def _deposited(
+    k: Kernel, mine: dict[int, Any], lanes: Lanes, number: int
+) -> Callable[[Block, int, Any], Any]:
+    """What every subgroup of this group found, after the one barrier."""
+    parts = deposit(k.block, [(v,) for v in mine.values()], lanes, f"slots{number}")
+    return _reader(dict(zip(mine, parts, strict=True)))
 
 
 def _reader(parts: dict[int, Parts]) -> Callable[[Block, int, Any], Any]:
@@ -102,50 +159,44 @@ def _reader(parts: dict[int, Parts]) -> Callable[[Block, int, Any], Any]:
     return read
 
 
-def settle_group(
-    k: Kernel, first: Walk, a: list[Any], second: Walk, riders: dict[int, merge.Rider], columns: int
-) -> None:
-    """One barrier for both walks; afterwards their row values are those of the row."""
-    lanes, read = _deposited(k, first, a, second)
-    _settle(k, riders, columns, lanes, lanes.subgroups, read)
+def _lane_in_row(k: Kernel, lane: Any) -> Any:
+    """A lane of this group among those of all groups of the row."""
+    return lane if k.rank is None else k.rank * imm(k.candidate.width) + lane
 
 
-def join(
-    k: Kernel, first: Walk, a: list[Any], second: Walk, riders: dict[int, merge.Rider], columns: int
-) -> dict[int, Any]:
-    """Both walks' partial results for this group of several; for this subgroup, where each sends its own."""
-    if k.candidate.width == k.subgroup or (k.cluster and _lanes(k, k.candidate.splits).direct):
-        b = [value for (value,) in totals_of(k, second, within_subgroup=True)]
-        return dict(zip((*first.plan.reductions, *second.plan.reductions), [*a, *b], strict=True))
-    lanes, read = _deposited(k, first, a, second)
-    return _corrected(k, riders, columns // k.candidate.splits, lanes, lanes.subgroups, read)
+def columns_between(k: Kernel, begin: Any, lanes: int) -> merge.Count:
+    """How many columns the lanes from `begin` on have: an int where all lanes have equally many."""
+    row = k.geometry
+    step = row.vector * row.width
+    if row.fixed is not None and row.shift is None and row.fixed % step == 0:
+        return row.fixed // row.width * lanes
 
+    def before(end: Any) -> Any:
+        """Elements of the lanes before `end`, those before the first column among them."""
+        rest = tirx.Min(tirx.FloorMod(reach, imm(step)), end * imm(row.vector))
+        return tirx.FloorDiv(reach, imm(step)) * (end * imm(row.vector)) + rest
 
-def settle_cluster(
-    k: Kernel, second: Walk, mine: dict[int, Any], riders: dict[int, merge.Rider], columns: int
-) -> None:
-    """One exchange over the cluster for both walks; afterwards their row values are those of the whole row."""
-    lanes = _lanes(k, k.candidate.splits)
-    parts = spread(k.block, [(value,) for value in mine.values()], lanes, f"slots{second.number}")
-    k.begun = True
-    _settle(k, riders, columns, lanes, lanes.parts, _reader(dict(zip(mine, parts, strict=True))))
+    reach = row.columns if row.shift is None else row.columns + row.shift
+    found = before(begin + imm(lanes)) - before(begin)
+    if row.shift is not None:
+        found = found - tirx.Select(tirx.EQ(begin, imm(0)), row.shift, imm(0))
+    return cast(found, "float32")
 
 
 def _settle(
     k: Kernel,
     riders: dict[int, merge.Rider],
-    columns: int,
     lanes: Lanes,
     count: int,
     read: Callable[[Block, int, Any], Any],
 ) -> None:
-    """The row values of two walks from `count` partial results that make up the row."""
+    """The row values of two reductions from `count` partial results that make up the row."""
     ridden = tuple(dict.fromkeys(r.on for r in riders.values()))
     assumed = {i: k.known.get(RowValue(i, 0, "float32")) for i in ridden}
     # What was computed from the subgroup's values is stale.
     for e in [e for e in k.known if any(merge.depends(e, i) for i in ridden)]:
         del k.known[e]
-    for i, total in _corrected(k, riders, columns, lanes, count, read, final=True).items():
+    for i, total in _corrected(k, riders, lanes, count, read).items():
         learn(k, i, (total,))
     for rider in riders.values():
         if assumed[rider.on] is not None:
@@ -155,21 +206,28 @@ def _settle(
 def _corrected(
     k: Kernel,
     riders: dict[int, merge.Rider],
-    columns: int,
     lanes: Lanes,
     count: int,
     read: Callable[[Block, int, Any], Any],
-    final: bool = False,
+    group: bool = False,
 ) -> dict[int, Any]:
-    """Fold `count` partial results of both walks over `columns` columns, the later ones corrected to the total."""
+    """Fold `count` partial results of both reductions, the later ones corrected to the total.
+
+    They make up the row, or with `group` what this group has of it.
+    """
     ridden = tuple(dict.fromkeys(r.on for r in riders.values()))
     earlier = dict(zip(ridden, _gathered(k, ridden, lanes, count, read), strict=True))
     totals = {i: k.block.settle("r", v) for i, v in earlier.items()}
+    begin = _lane_in_row(k, imm(0)) if group else imm(0)
+    width = k.candidate.width if group else k.geometry.width
+    each = width // count
 
     def corrected(inside: Block, j: int, index: Any) -> Any:
-        on = riders[j].on
-        total = totals[on] if final else riders[j].base(totals[on])
-        return riders[j].term(read(inside, on, index), read(inside, j, index), total, count, columns)
+        rider = riders[j]
+        total = rider.base(totals[rider.on]) if group else totals[rider.on]
+        share = columns_between(k, begin + index * imm(each), each)
+        columns = columns_between(k, begin, width)
+        return rider.term(read(inside, rider.on, index), read(inside, j, index), total, share, columns)
 
     later = _gathered(k, tuple(riders), lanes, count, corrected)
     return {**totals, **dict(zip(riders, later, strict=True))}
@@ -232,7 +290,7 @@ def open_workspace(k: Kernel, plan: passes.Pass, host: Block) -> None:
         k.workspace[i] = arrays
 
 
-def recall(k: Kernel, riders: dict[int, merge.Rider], columns: int) -> None:
+def recall(k: Kernel, riders: dict[int, merge.Rider]) -> None:
     """Fold the partial results that earlier launches left for this row; every subgroup does it for itself."""
     if not k.workspace:
         return
@@ -243,14 +301,11 @@ def recall(k: Kernel, riders: dict[int, merge.Rider], columns: int) -> None:
         return cast(k.row, "int64") * imm(parts, "int64") + cast(index, "int64")
 
     if riders:
-        _settle(
-            k,
-            riders,
-            columns,
-            lanes,
-            parts,
-            lambda inside, i, index: inside.bind("p", load(k.workspace[i][0], place(index))),
-        )
+
+        def read(inside: Block, i: int, index: Any) -> Any:
+            return inside.bind("p", load(k.workspace[i][0], place(index)))
+
+        _settle(k, riders, lanes, parts, _read_once(k, read) if parts <= k.subgroup else read)
         return
     done = tuple(k.workspace)
     of = [k.program.reductions[i] for i in done]
@@ -265,3 +320,18 @@ def recall(k: Kernel, riders: dict[int, merge.Rider], columns: int) -> None:
     )
     for i, total in zip(done, found, strict=True):
         learn(k, i, total)
+
+
+def _read_once(k: Kernel, read: Callable[[Block, int, Any], Any]) -> Callable[[Block, int, Any], Any]:
+    """`read`, which each lane asks for one partial result of each reduction, from memory the first time only."""
+    had: dict[int, Any] = {}
+
+    def once(inside: Block, i: int, index: Any) -> Any:
+        if i in had:
+            return inside.bind("p", load(had[i], 0))
+        value = read(inside, i, index)
+        had[i] = k.block.alloc("had", 1, "float32")
+        inside.store(had[i], 0, value)
+        return value
+
+    return once

@@ -21,12 +21,13 @@ from tirx_reduce.facts_keep import Walks
 from tirx_reduce.program import Const, RowProgram
 from tirx_reduce.values import Candidate
 
-from . import arithmetic, cluster, passes
+from . import arithmetic, cluster, online, passes
 from .exchange import (
     assume,
     conclude,
     join,
     leave,
+    of_subgroup,
     open_workspace,
     recall,
     settle_cluster,
@@ -101,11 +102,13 @@ def emit(
         declare(k)
         return k
 
-    together = riders(program, walks, candidate.vector * candidate.width * candidate.splits)
+    once = online.applies(candidate, walks, 1 < candidate.splits <= max_cluster, plain)
+    step = candidate.vector * candidate.width * candidate.splits
+    together = riders(program, walks, None if once else step)
     if candidate.splits > max_cluster:
         return _apart(kernel, walks, together)
     k = kernel({}, candidate.splits > 1)
-    if not (k.cluster or candidate.merged) or candidate.width <= subgroup:
+    if not (k.cluster or candidate.merged) or (candidate.width <= subgroup and not once):
         together = {}
     if candidate.resident:
         return _resident(k, walks, together)
@@ -116,23 +119,17 @@ def emit(
     return launched(k)
 
 
-def _columns(k: Kernel) -> int:
-    return int(k.program.columns.value) if isinstance(k.program.columns, Const) else 0
-
-
 def _row(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Rider]) -> None:
     """All walks over one row in one launch."""
     done = 0
     if together:
-        first = walk_columns(k, 1, walks[0])
-        load_ahead(k, walks[1:])
-        assumed = assume(k, first, together)
-        second = walk_columns(k, 2, walks[1])
+        mine = _both(k, walks, together)
         if k.cluster:
-            mine = join(k, first, assumed, second, together, _columns(k))
-            settle_cluster(k, second, mine, together, _columns(k))
+            settle_cluster(k, join(k, mine, 2, together), 2, together)
         else:
-            settle_group(k, first, assumed, second, together, _columns(k))
+            settle_group(k, mine, 2, together)
+        for plan in walks[:2]:
+            row_outputs(k, plan)
         done = 2
     for number, plan in enumerate(walks[done:], done + 1):
         w = walk_columns(k, number, plan)
@@ -140,6 +137,16 @@ def _row(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Rider]) 
             load_ahead(k, walks[1:])
         conclude(k, w)
         row_outputs(k, plan)
+
+
+def _both(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Rider]) -> dict[int, Any]:
+    """What the first two walks find in each subgroup, by reduction."""
+    if online.applies(k.candidate, walks, k.cluster, k.plain):
+        return online.walk_once(k, walks[0], together)
+    first = walk_columns(k, 1, walks[0])
+    load_ahead(k, walks[1:])
+    assumed = assume(k, first, together)
+    return of_subgroup(k, first, assumed, walk_columns(k, 2, walks[1]))
 
 
 def _several(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Rider]) -> Any:
@@ -214,17 +221,14 @@ def _apart(kernel: Any, walks: tuple[passes.Pass, ...], together: dict[int, Ride
     while number <= len(walks) or any(p.row_outputs for p in pending):
         k: Kernel = kernel(workspace, False)
         place(k, first_row(k))
-        recall(k, together, _columns(k))
+        recall(k, together)
         for plan in pending:
             row_outputs(k, plan)
         pending = ()
         if number == 1 and together:
-            first = walk_columns(k, 1, walks[0])
             open_workspace(k, walks[0], host)
             open_workspace(k, walks[1], host)
-            assumed = assume(k, first, together)
-            second = walk_columns(k, 2, walks[1])
-            mine = join(k, first, assumed, second, together, _columns(k))
+            mine = join(k, _both(k, walks, together), 2, together)
             leave(k, {i: (value,) for i, value in mine.items()})
             pending, number = walks[:2], 3
         elif number <= len(walks):
