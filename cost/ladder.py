@@ -85,7 +85,11 @@ def _rungs(shape: Shape, vector: int, limits: DeviceLimits) -> Iterator[Candidat
     width, packing, splits = first.width, first.packing, first.splits
 
     def at(width: int, packing: int, reuse: str, splits: int = 1) -> Candidate:
-        return Candidate(width=width, packing=packing, vector=vector, reuse=reuse, splits=splits)
+        # Rows that are reloaded are read once for two reductions, where they can ride; it means nothing elsewhere.
+        merged = reuse == "reload" and shape.reductions > 1
+        return Candidate(
+            width=width, packing=packing, vector=vector, reuse=reuse, splits=splits, merged=merged
+        )
 
     yield first
     yield replace(first, merged=False, reuse="private")

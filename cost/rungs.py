@@ -169,7 +169,7 @@ def _alone(shape: Shape, vector: int, limits: DeviceLimits) -> _Rung:
     few, narrow, two = shape.rows < cores, shape.storage_bytes < 4, shape.reductions > 1
     if n > 65536:
         groups = min(32, 1 << (max(1, cores // shape.rows).bit_length() - 1)) if few else 1
-        return _Rung(lanes=512 * groups if few else WIDEST, splits=groups, reuse="reload")
+        return _Rung(lanes=512 * groups if few else WIDEST, splits=groups, reuse="reload", merged=two)
     if n <= SHORT:
         return _Rung(lanes=n / 8)
     merged = two and not few and n > 2048 and not narrow
