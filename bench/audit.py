@@ -245,7 +245,7 @@ def check_plan(record: dict[str, Any], case: dict[str, Any], role: str, profile:
     like, budget = plan["candidate"], plan["limits"]["private_scalars"]
     for name, value in like.items():
         # Fields that later versions add are off at 0.
-        plain = {"packing": 1, "unroll": 1, "splits": 1}.get(name, 0)
+        plain = {"packing": 1, "unroll": 1, "splits": 1, "rows": 1}.get(name, 0)
         need(name in ("width", "vector", "reuse") or value == plain, place, f"{name} is {value!r}")
     need(plan["limits"]["subgroup_size"] == SUBGROUP, place, "another subgroup size than 32")
     incumbents = offers(case, like, budget, ("reload",))

@@ -138,7 +138,8 @@ def _sixteen_bits(shape: Shape, vector: int, most: int) -> _Rung:
         # Weights take as many accesses as rows do: two rows a program read them once.
         return _Rung(lanes=n / 16, rows=2)
     if n <= 4096:
-        return _Rung(lanes=n / 16, reuse="shared")
+        # With more to read than the row, what is kept may be wider than 16 bits (a mask added): registers are as quick.
+        return _Rung(lanes=n / 16, reuse="private" if shape.weighted else "shared")
     if shape.reductions == 1:
         splits = min(8, max(2, 1 << int(math.log2(n / 4096))), most)
         return _Rung(lanes=max(128 * splits, n / 32), splits=splits)

@@ -173,7 +173,8 @@ def _room_ahead(k: Kernel, wanted: list[Load], scalars: int) -> bool:
     held = [e for e, array in k.kept.items() if not in_shared(k, array)]
     if words((*wanted, *held)) > SHARE * REGISTERS / k.candidate.threads:
         return False
-    return len(wanted) * scalars <= AHEAD or (len(wanted) == 1 and words(wanted) <= AHEAD)
+    alone = len(wanted) == 1 and k.geometry.shift is None  # then its accesses are wide
+    return len(wanted) * scalars <= AHEAD or (alone and words(wanted) <= AHEAD)
 
 
 def _packets(k: Kernel, w: Walk, body: Block, segment: Segment, done: Any, size: int) -> None:

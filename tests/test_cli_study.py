@@ -142,9 +142,7 @@ def test_a_study_as_tables(made: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "is a folder beside other records; needs one folder, or files" in err
     status, out, _ = call(capsys, "report", str(made), "--out", str(made / "study.md"))
     assert (status, out) == (0, f"written to {made / 'study.md'}\n")
-    assert "softmax 8×160" in (made / "study.md").read_text(encoding="utf-8") or "regret" in (
-        made / "study.md"
-    ).read_text(encoding="utf-8")
+    assert "| softmax 8x160 |" in (made / "study.md").read_text(encoding="utf-8")
 
 
 def test_bench_prints_four_figures(capsys: pytest.CaptureFixture[str]) -> None:

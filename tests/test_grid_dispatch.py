@@ -41,7 +41,7 @@ def write(path: Path, *lines: dict[str, Any]) -> Path:
 
 def test_the_interval_of_the_rows_says_which_mapping_is_taken(tmp_path: Path) -> None:
     stand: Any = MadeUpStand(tmp_path)
-    pair = grid_dispatch.plan_pair(Case(operator="softmax", shape=(1, 1024)), "ladder", stand)
+    pair = grid_dispatch.plan_pair(Case(operator="softmax", shape=(1, 4096)), "ladder", stand)
     assert len(pair.symbolic.variants) > 1
     for (low, high), plan in pair.symbolic.variants:
         assert pair.taken(low) == (plan.candidate, (low, high))
