@@ -61,10 +61,8 @@ def read(text: str, kind: str) -> Source:
         lambda m: f"}} namespace emu_text_{next(number)} {{ //" if body[: m.start()].strip() else "//", body
     )
     head, foot = ("namespace emu_text_0 {", "}") if kind == "metal" else ("", "")
-    # Until the emitter sends to mailboxes: its stores into other groups lean on a barrier that releases.
-    releases = "#define EMU_CLUSTER_RELEASES\n" if "tirx_reduce_cluster_store_" in text else ""
     program = [
-        f'{releases}#include "emu_{kind}.h"\n{head}\n#line 1 "kernel.{kind}"\n{body}\n{foot}\n#line 1 "entries"\n'
+        f'#include "emu_{kind}.h"\n{head}\n#line 1 "kernel.{kind}"\n{body}\n{foot}\n#line 1 "entries"\n'
     ]
     for index, kernel in enumerate(kernels):
         entry = _entry(index, kernel)

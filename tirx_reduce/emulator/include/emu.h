@@ -38,7 +38,7 @@ void emu_collect(int site, int op, emu_u32 mask, int width, emu_u32 arg, int cla
                  const char* in, char* out, int bytes);
 emu_u32 emu_active(int site);
 void emu_cluster_arrive(int site);
-void emu_cluster_wait(int site, int releases);
+void emu_cluster_wait(int site);
 void emu_mailbox_open(int site, void* box, int bytes);
 void emu_mailbox_send(int site, void* slot, const void* value, int bytes, void* box, int rank);
 void emu_mailbox_wait(int site, void* box);
@@ -48,7 +48,6 @@ void emu_async_wait(int site);
 void emu_begin();
 emu_u32 emu_cluster_rank();
 emu_u32 emu_cluster_size();
-void emu_cluster_store(int site, void* slot, const void* value, int bytes, int rank);
 __attribute__((error("inline assembly; the model executes C++ only"))) void emu_assembly();
 }
 

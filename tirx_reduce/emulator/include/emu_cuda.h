@@ -169,16 +169,8 @@ EMU_ALWAYS void emu_syncwarp(int site, unsigned mask = ~0u) { emu_subgroup_barri
 #define TIRX_REDUCE_CPU_MODEL 1
 // Launches of the model never overlap; where a launch may, nothing of device memory is touched before this.
 EMU_ALWAYS void tirx_reduce_begin() { emu_begin(); }
-template <class T>
-EMU_RAW EMU_ALWAYS void emu_cluster_put(int site, T* slot, T value, int rank) {
-  emu_cluster_store(site, slot, &value, sizeof(T), rank);
-}
 #define tirx_reduce_cluster_arrive() emu_cluster_arrive(EMU_SITE)
-#ifdef EMU_CLUSTER_RELEASES
-#define tirx_reduce_cluster_wait() emu_cluster_wait(EMU_SITE, 1)
-#else
-#define tirx_reduce_cluster_wait() emu_cluster_wait(EMU_SITE, 0)
-#endif
+#define tirx_reduce_cluster_wait() emu_cluster_wait(EMU_SITE)
 template <class T>
 EMU_RAW EMU_ALWAYS void emu_mailbox_put(int site, T* slot, T value, uint64_t* box, int rank) {
   emu_mailbox_send(site, slot, &value, sizeof(T), box, rank);
@@ -190,11 +182,6 @@ EMU_RAW EMU_ALWAYS void emu_mailbox_put(int site, T* slot, T value, uint64_t* bo
 #define tirx_reduce_mailbox_send_uint32(...) emu_mailbox_put<unsigned int>(EMU_SITE, __VA_ARGS__)
 #define tirx_reduce_mailbox_send_int64(...) emu_mailbox_put<int64_t>(EMU_SITE, __VA_ARGS__)
 #define tirx_reduce_mailbox_send_uint64(...) emu_mailbox_put<uint64_t>(EMU_SITE, __VA_ARGS__)
-#define tirx_reduce_cluster_store_float32(slot, value, rank) emu_cluster_put<float>(EMU_SITE, slot, value, rank)
-#define tirx_reduce_cluster_store_int32(slot, value, rank) emu_cluster_put<int>(EMU_SITE, slot, value, rank)
-#define tirx_reduce_cluster_store_uint32(slot, value, rank) emu_cluster_put<unsigned int>(EMU_SITE, slot, value, rank)
-#define tirx_reduce_cluster_store_int64(slot, value, rank) emu_cluster_put<int64_t>(EMU_SITE, slot, value, rank)
-#define tirx_reduce_cluster_store_uint64(slot, value, rank) emu_cluster_put<uint64_t>(EMU_SITE, slot, value, rank)
 #define tirx_reduce_async_copy_16(to, from) emu_async_copy(EMU_SITE, to, from)
 #define tirx_reduce_async_commit() emu_async_commit()
 #define tirx_reduce_async_wait() emu_async_wait(EMU_SITE)

@@ -4,7 +4,7 @@
 static inline uint32_t rank_of_subgroup(uint32_t sub) { return g_groups == 1 ? 0 : sub / g_subs_each; }
 
 // The tick before which all that `sub` did in this space is ordered, by barriers of its group, before what the current
-// lane does now; 0 where only a barrier of the cluster can order it.
+// lane does now; 0 in another group, where none can order it.
 static inline uint32_t horizon(uint32_t sub, int space) {
   if (sub == g_cur_sub) return space == S_SHARED ? g_sub[sub].synced_shared : g_sub[sub].synced_device;
   if (rank_of_subgroup(sub) == g_rank)
@@ -32,11 +32,11 @@ static __attribute__((noinline)) bool mailbox_seen(const Mailbox& m) {
 static inline bool written_before(const Cell& c, int space) {
   if (UNLIKELY(c.w_lane & W_SENT)) return mailbox_seen(g_mailboxes[c.w_lane & (W_SENT - 1)]);
   if (UNLIKELY(c.w_lane & W_MAILBOX)) return false;
-  return c.w_tick < horizon(c.w_lane >> 5, space) || c.w_epoch < g_cur->seen;
+  return c.w_tick < horizon(c.w_lane >> 5, space);
 }
 
 static inline bool read_before(const Cell& c, int space) {
-  return c.r_epoch < g_cur->seen || c.r_tick < reader_horizon(c.r_lane, space);
+  return c.r_tick < reader_horizon(c.r_lane, space);
 }
 
 static inline uint32_t reader_rank(uint32_t reader) {
@@ -57,7 +57,6 @@ static inline void note_reader(Cell& c, uint32_t begin, int space) {
     c.r_lane = uint16_t(R_SUBGROUP | g_cur_sub);
   else
     c.r_lane = uint16_t(R_GROUP | g_rank);
-  if (alone || c.r_epoch < g_cur->arrivals) c.r_epoch = g_cur->arrivals;
   c.r_tick = g_tick;
 }
 
@@ -90,7 +89,6 @@ static inline void judge(Cell& c, uint32_t begin, void* pc, int space, int regio
          (c.r_lane & (R_GROUP | R_SUBGROUP)) ? -1 : c.r_lane);
   c.w_tick = g_tick;
   c.w_lane = uint16_t(g_cur_id);
-  c.w_epoch = g_cur->arrivals;
 }
 
 template <bool WRITE>
@@ -101,8 +99,6 @@ static inline void count(int space, int bytes) {
   else
     ++k.loads[space], k.load_bytes[space] += uint64_t(bytes);
 }
-
-
 
 template <bool WRITE>
 static __attribute__((noinline)) void device_access(uint64_t a, int bytes, void* pc) {
@@ -212,32 +208,6 @@ static __attribute__((noinline)) void shared_access(uint64_t a, int bytes, void*
            int64_t(i * granule), 0, bytes);
     judge<WRITE>(c, g_block_tick, pc, S_SHARED, int(id), int64_t(i * granule), bytes);
   }
-}
-
-// A store into the memory of another group of the cluster, at the place that `slot` has in one's own.
-API void emu_cluster_store(int site, void* slot, const void* value, int bytes, int rank) {
-  void* pc = nullptr;
-  uint64_t off = uint64_t(slot) - g_shared_base - g_rank * g_shared_step;
-  g_site_line = site & 0xffff;
-  if (rank < 0 || uint32_t(rank) >= g_groups)
-    fail(F_OUT_OF_BOUNDS, "a store names a group that the cluster does not have", pc, S_SHARED, -1, -1, 1, bytes);
-  uint32_t id = shared_array(off, bytes, true, pc);
-  uint64_t o = off - g_shared_off[id];
-  if (uint32_t(rank) != g_rank && !g_cur->waits)
-    fail(F_RACE, "a store into a group that may not have begun; no cluster barrier stands before it", pc, S_SHARED,
-         int(id), int64_t(o), 1, bytes);
-  count<true>(S_SHARED, bytes);
-  check_copies(uint64_t(rank), off, true, bytes, pc, id);
-  uint32_t granule = g_l->shareds[id].granule;
-  Cell* cells = g_shared_cells + uint64_t(rank) * g_shared_cells_each + g_shared_cell[id];
-  for (uint64_t i = o / granule; i <= (o + uint64_t(bytes) - 1) / granule; ++i) {
-    judge<true>(cells[i], g_block_tick, pc, S_SHARED, int(id), int64_t(i * granule), bytes);
-  }
-  Group& target = g_group[rank];
-  if (uint32_t(rank) != g_rank && target.remote_waits <= g_cur->arrivals)
-    target.remote_waits = g_cur->arrivals + 1u, target.remote_site = site;
-  g_site_line = 0;
-  memcpy(reinterpret_cast<char*>(g_shared_base + uint64_t(rank) * g_shared_step + off), value, size_t(bytes));
 }
 
 template <bool WRITE>

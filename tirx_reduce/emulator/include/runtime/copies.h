@@ -59,8 +59,7 @@ API void emu_async_wait(int site) {
     // For all others it is written now: a barrier before this wait orders nothing.
     Cell* cells = g_shared_cells + g_rank * g_shared_cells_each + g_shared_cell[id];
     uint64_t o = off - g_shared_off[id];
-    for (uint64_t i = o / granule; i <= (o + COPY_BYTES - 1) / granule; ++i) 
-      cells[i].w_tick = g_tick, cells[i].w_epoch = g_cur->arrivals;
+    for (uint64_t i = o / granule; i <= (o + COPY_BYTES - 1) / granule; ++i) cells[i].w_tick = g_tick;
     memcpy(reinterpret_cast<char*>(g_shared_base + g_rank * g_shared_step + off), c.data, COPY_BYTES);
   }
   g_site_line = 0;

@@ -239,8 +239,7 @@ API void emu_cluster_arrive(int site) {
   if (++g_cluster_arrived == g_threads * g_groups) complete_cluster();
 }
 
-// `releases`: what was done before the arrival is ordered before what others do after the wait.
-API void emu_cluster_wait(int site, int releases) {
+API void emu_cluster_wait(int site) {
   Subgroup& s = g_sub[g_cur_sub];
   g_cur->site = site;
   if (!g_cur->phase) diverged(g_cur_id, "a lane waits for a cluster barrier at which it has not arrived");
@@ -251,5 +250,4 @@ API void emu_cluster_wait(int site, int releases) {
   }
   g_cur->phase = false;
   g_cur->waits = g_cur->arrivals;
-  if (releases) g_cur->seen = g_cur->waits;
 }

@@ -63,7 +63,6 @@ static void start_cluster(uint32_t first) {
   for (uint32_t r = 0; r < g_groups; ++r) {
     uint32_t b = first + r;
     g_group[r].at = emu_index{b % g_l->grid[0], b / g_l->grid[0] % g_l->grid[1], b / g_l->grid[0] / g_l->grid[1]};
-    g_group[r].remote_waits = 0;
     settle(g_group[r], r, true, true);
   }
   for (uint32_t q = 0; q < g_subs; ++q) {
@@ -85,7 +84,7 @@ static void start_cluster(uint32_t first) {
       g_lane[id].copies = 0;
       g_lane[id].arrived = g_lane[id].phase = false;
       g_lane[id].begun = !g_l->dependent;
-      g_lane[id].arrivals = g_lane[id].waits = g_lane[id].seen = 0;
+      g_lane[id].arrivals = g_lane[id].waits = 0;
       set_runnable(id);
     }
   }
@@ -124,21 +123,6 @@ static uint64_t prime_step(uint64_t n) {
   }
 }
 
-// A group that ends before it has waited for the stores of others into its memory; they may come too late.
-static bool stores_outlive_group() {
-  if (outlived_by_sends()) return g_failed = true;
-  for (uint32_t r = 0; r < g_groups; ++r) {
-    uint32_t waits = 0;
-    for (uint32_t i = 0; i < g_threads; ++i) waits = waits > g_lane[lane_in(r, i)].waits ? waits : g_lane[lane_in(r, i)].waits;
-    if (g_group[r].remote_waits <= waits) continue;
-    enter(lane_in(r, 0));
-    g_site_line = g_group[r].remote_site & 0xffff;
-    describe(F_RACE, "a group may end before this store of another group reaches it; no cluster barrier follows", nullptr);
-    return g_failed = true;
-  }
-  return false;
-}
-
 API int emu_launch(Launch* l) {
   g_l = l;
   g_failed = false;
@@ -169,8 +153,7 @@ API int emu_launch(Launch* l) {
     next_in(g_sub_order[0], 31, id);
     enter(id);
     emu_swap(&g_main, g_lane[id].sp);
-    if (g_failed) break;
-    if (stores_outlive_group()) break;
+    if (g_failed || outlived_by_sends()) break;
   }
   set_float_mode(mode);
   release_signals();

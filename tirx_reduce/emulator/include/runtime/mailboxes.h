@@ -168,7 +168,7 @@ static bool outlived_by_sends() {
     describe(F_RACE, "a group may end before this store of another group reaches it; nobody waits on its mailbox", nullptr);
     Fault& f = g_l->fault;
     f.space = S_SHARED, f.region = int(m.array), f.offset = m.offset;
-    return true;
+    return g_failed = true;
   }
   return false;
 }

@@ -16,7 +16,6 @@ enum Space { S_DEVICE, S_SHARED, S_LOCAL, S_CONSTANT, N_SPACES };
 struct Cell {
   uint32_t w_tick, r_tick;
   uint16_t w_lane, r_lane;
-  uint16_t w_epoch, r_epoch;  // arrivals at the cluster barrier that the lane had made before
 };
 // A reader is a lane, or several of one subgroup, or of one group (its rank in the cluster), or of several groups.
 enum { R_SUBGROUP = 0x4000, R_GROUP = 0x8000, R_ALL = 0xffff };
@@ -81,8 +80,7 @@ struct Lane {
   bool arrived;  // has arrived at the cluster barrier, which is not complete
   bool begun;    // the launch before has ended, as far as this lane knows
   bool phase;    // has arrived and not yet waited
-  uint16_t arrivals, waits;  // of the cluster barrier
-  uint16_t seen;  // what a lane did before its arrival n is ordered before what others do after wait n, up to here
+  uint16_t arrivals, waits;  // of the cluster barrier; what was opened before arrival n is known to be after wait n
   uint16_t mailbox;  // that it waits on
   uint32_t mask, argument, flags;
   int width;
@@ -145,8 +143,6 @@ struct Subgroup {
 struct Group {
   emu_index at;
   uint32_t synced_shared, synced_device;  // what the group did before that tick is ordered within it
-  uint32_t remote_waits;  // cluster barriers that it must have passed for all stores of other groups to have come
-  int remote_site;
 };
 
 static char* g_base;
