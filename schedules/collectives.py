@@ -14,7 +14,7 @@ from .tir import Block, cast, imm, load
 # Partial results of a cluster up to which every subgroup sends its own; above, the group folds them first.
 DIRECT = 64
 # Partial results up to which every lane folds all of them; above, the lanes of a subgroup share them out.
-ALL = 16
+ALL = 8
 _INT_RANGE = {
     "int8": (-(2**7), 2**7 - 1),
     "uint8": (0, 2**8 - 1),

@@ -36,6 +36,8 @@ from .state import Kernel
 from .tir import SERIAL, UNROLLED, Block, cast, imm, load, translate
 from .walks import IN_FLIGHT, fetch
 
+_LARGEST = 3.4e38
+
 
 def applies(candidate: Candidate, walks: tuple[passes.Pass, ...], clustered: bool, plain: bool) -> bool:
     """Whether the first two walks may be one; where a row is kept, a second one reads no memory."""
@@ -159,7 +161,9 @@ class _Mean:
         mean = block.settle("a", self.mean - pivot + offset)
         step = block.settle("d", mean - s * merge.inverse(n))
         weight = n * columns * merge.inverse(n + columns)
-        squares = _folded(block, "sum", self.squares, self.vector) - rest * offset
+        # Squares that overflow leave infinity, as two walks do, and not the NaN of a difference.
+        excess = tirx.Min(rest * offset, imm(_LARGEST, "float32"))
+        squares = _folded(block, "sum", self.squares, self.vector) - excess
         # A chunk without columns has no weight, but its step means nothing and its square may overflow.
         block.store(self.q, 0, q + squares + step * (step * weight))
         block.store(self.s, 0, s + mean * columns)

@@ -47,7 +47,7 @@ def mean_noise(x: Any, eps: float) -> float:
     "B01",
     "apache/tvm#19592",
     "cancellation",
-    "the variance is Σ(x − mean)² in a second pass, as the PrimFunc says; nothing is rewritten into "
+    "the variance is Σ(x − mean)², in a second pass or by chunks about their own mean; nothing is rewritten into "
     "E[x²] − mean²",
 )
 def test_variance_of_a_large_mean(target: str) -> None:

@@ -18,6 +18,7 @@ from tests.functions import symbol, topi_func
 from tests.launch import TARGETS, Kernel, check, narrow, wide
 from tests.test_semantics import EVERY
 from tirx_reduce.bench.workloads import get_workload
+from tirx_reduce.schedules import as_target
 from tirx_reduce.values import Candidate, DeviceLimits
 
 BOTH = pytest.mark.parametrize("target", TARGETS)
@@ -121,10 +122,11 @@ def test_a_row_is_read_once_for_two_reductions(op: str, columns: int, target: st
 
 @MAPS
 @pytest.mark.parametrize("columns", [1537, 2048])
-def test_each_launch_of_a_split_row_reads_its_part_once(op: str, columns: int) -> None:
-    """Metal; on CUDA the groups form a cluster."""
+@pytest.mark.parametrize("target", ["metal", {"kind": "cuda", "arch": "sm_80"}], ids=["metal", "cuda"])
+def test_each_launch_of_a_split_row_reads_its_part_once(op: str, columns: int, target: Any) -> None:
+    """Where groups form no clusters."""
     x, c = drawn(3, columns), once(width=64, vector=2, splits=4)
-    k = kernel(op, 3, columns, "metal", c)
+    k = Kernel(topi_func(OPERATORS[op][0], ((3, columns), "float32")), as_target(target), c)
     (y,) = k.run(x, orders=ORDERS)
     check(y, OPERATORS[op][1](wide(x)), columns=columns)
     first, second = loaded(k)
@@ -359,7 +361,7 @@ def test_logsumexp_of_minus_infinity(target: str) -> None:
 
 @BOTH
 def test_layer_norm_of_infinities_and_nan(target: str) -> None:
-    """NaN and infinity reach their whole row and no other; where squares overflow, two walks leave 0 or NaN, too."""
+    """NaN and infinity reach their whole row and no other."""
     x = special_rows(1024)
     with np.errstate(all="ignore"):
         want = np_layer_norm(wide(x), EPS)
@@ -369,6 +371,19 @@ def test_layer_norm_of_infinities_and_nan(target: str) -> None:
     good = finite & (np.abs(x).max(-1) < 10)
     check(y[good], want[good], columns=1024)
     assert good.sum() > len(SPECIAL)
+
+
+@BOTH
+@pytest.mark.parametrize("scale", [1e-30, 1e18, 1e20, 1e30])
+def test_squares_that_overflow_are_those_of_two_walks(scale: float, target: str) -> None:
+    """Their root is infinite, and what is divided by it 0."""
+    x = narrow(wide(drawn(3, 1024)) * scale, "float32")
+    one, two = (
+        kernel("layer_norm", 3, 1024, target, Candidate(width=64, vector=4, merged=m)).run(x)[0]
+        for m in (True, False)
+    )
+    check(one, wide(two), columns=1024, looser=2)
+    assert np.isfinite(one).all()
 
 
 # --- to what error ---------------------------------------------------------------------------------------------------
@@ -416,6 +431,24 @@ def test_a_variance_is_as_exact_as_that_of_two_walks(columns: int, c: Candidate,
     # What no form avoids: a float32 mean is off by half a step.
     mean = 2.0**-24 * np.abs(wide(x).mean(-1)) / np.sqrt(wide(x).var(-1) + EPS)
     assert (mine <= 1.5 * theirs + tolerance + 2 * mean).all(), (mine, theirs, tolerance, mean)
+
+
+@pytest.mark.parametrize("numerics", NUMERICS)
+@pytest.mark.parametrize(
+    "c",
+    [
+        once(width=32, vector=4),
+        once(width=256, vector=4),
+        Candidate(width=256, vector=4, reuse="private", merged=True),
+    ],
+    ids=["narrow", "wide", "kept"],
+)
+def test_parts_meet_to_the_last_bit(c: Candidate, numerics: str) -> None:
+    """A mean of 3e5 deviations: what is left is the rounding of float32 sums, a variance of (2^-6)^2 and a little."""
+    x = narrow(np.random.default_rng(7).standard_normal((64, 4096)) - 3e5, "float32")
+    (y,) = kernel("layer_norm", 64, 4096, "metal", c).run(x, numerics=numerics)
+    spread = wide(y).std(-1)
+    assert np.abs(spread - 1).mean() < 5e-4
 
 
 ROWS, COLUMNS = 2, 331
