@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import sys
@@ -13,6 +14,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import evidence_grid as grid  # noqa: E402 - the paths come first
+import evidence_mail as mail  # noqa: E402
 import evidence_sweeps as sweeps  # noqa: E402
 
 from tirx_reduce.bench import counters_report  # noqa: E402
@@ -141,12 +143,19 @@ def counts() -> str:
     final = rows_of([STUDY / "grid.jsonl.gz", STUDY / "grid_compile.jsonl.gz"])
     counted = STUDY / "counters.jsonl.gz"
     read_there = counters_report.readings(counters_report.rows_of([counted])) if counted.exists() else None
-    return grid.counts(final, rows_of([STUDY / "grid_earlier.jsonl.gz"]), table, read_there)
+    lines = json.loads((STUDY / "before_mail.json").read_text())["lines"]
+    before = {(dtype, operator, shape): share for dtype, operator, shape, share in lines}
+    return grid.counts(final, before, table, read_there)
 
 
 def swept() -> str:
     """What the sweeps say in numbers."""
     return sweeps.tables(STUDY / "sweeps.json", table)
+
+
+def swept_since() -> str:
+    """What the sweeps after the exchange by mail say."""
+    return mail.tables(STUDY / "sweeps_mail.json", rows_of([STUDY / "grid.jsonl.gz"]), table)
 
 
 def warm() -> str:
@@ -176,6 +185,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "peers.md": peers,
     "counts.md": counts,
     "sweeps.md": swept,
+    "mail.md": swept_since,
     **{page: make for page, (records, make) in LATER.items() if (STUDY / records).exists()},
 }
 

@@ -15,34 +15,20 @@ Line = tuple[str, str, tuple[int, ...]]
 Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
 CLASSES = ((64e6, "64 MB and more"), (16e6, "16 to 64 MB"), (4e6, "4 to 16 MB"), (0.0, "under 4 MB"))
 
-# Likely causes of lines behind a peer, none confirmed by hardware counters.
-WIDE16 = (
-    "two groups of a cluster share the row and meet after the walks; 16-bit rows leave half the bytes of a 32-bit "
-    "row to hide that behind"
-)
-CAUSES = {
-    "bfloat16 rms_norm 1024x32768": "a group of 512 lanes keeps 64 elements a lane; few groups fit a core at once",
-    "bfloat16 1024x32768": WIDE16,
-    "bfloat16 256x131072": "eight groups of a cluster share the row; the exchange over the cluster stands against half "
-    "the bytes of a 32-bit row",
-    "bfloat16 8x131072": "8 rows in pieces: too few loads in flight, and the exchange over the cluster in series with "
-    "them",
-    "bfloat16 32768x256": "rows of 512 bytes: scheduling of short groups and the weights of each",
-    "float32 2048x16384": "rows kept in registers bound the groups of a core, and with them the loads in flight",
-    "float32 1024x32768": "rows kept in registers bound the groups of a core, and with them the loads in flight",
-    "float32 64x12288": "64 groups on 132 cores",
-    "float32 64x12289": "64 groups on 132 cores, element accesses",
-    "float32 4096x4095": "element accesses: four times the load instructions of an aligned row",
-}
+# Likely causes of lines behind a peer, where no counter was read.
+CAUSES = {"float32 4096x4095": "element accesses: four times the load instructions of an aligned row"}
 
 
 def counts(
-    final: Sequence[Row], earlier: Sequence[Row], table: Table, counted: Mapping[Line, str] | None = None
+    final: Sequence[Row],
+    before: Mapping[tuple[str, str, str], float],
+    table: Table,
+    counted: Mapping[Line, str] | None = None,
 ) -> str:
-    """All of it; `counted` holds what hardware counters say of a line, where they were read."""
+    """All of it; `before` holds ours ÷ copy in an earlier run, `counted` what hardware counters say of a line."""
     parts = [
         _level(final, table), _short(final, table, counted or {}), _sizes(final, table), _targets(final, table),
-        _odd(final, table), _fused(final, table), _policies(final, earlier, table),
+        _odd(final, table), _fused(final, table), _policies(final, table), _since(final, before, table),
     ]  # fmt: skip
     return "\n\n".join(parts) + "\n"
 
@@ -198,15 +184,10 @@ def _fused(rows: Sequence[Row], table: Table) -> str:
     return "## Fused lines\n\n" + table(head, body)
 
 
-def _policies(final: Sequence[Row], earlier: Sequence[Row], table: Table) -> str:
-    """Policies in one run each: medians of one over medians of another, over the lines that have both."""
+def _policies(rows: Sequence[Row], table: Table) -> str:
+    """Policies in one run: medians of one over medians of another, over the lines that have both."""
     body = []
-    for name, rows, one, other in (
-        ("last run", final, "analytic", "ladder"),
-        ("earlier run", earlier, "analytic", "ladder"),
-        ("earlier run", earlier, "analytic", "service"),
-        ("earlier run", earlier, "service", "ladder"),
-    ):
+    for one, other in (("analytic", "ladder"), ("service", "ladder"), ("analytic", "service")):
         for dtype in ("float32", "bfloat16"):
             pairs = [
                 (r["ours"][one]["us"] / r["ours"][other]["us"], r)
@@ -217,10 +198,29 @@ def _policies(final: Sequence[Row], earlier: Sequence[Row], table: Table) -> str
                 continue
             ratios = [p for p, _ in pairs]
             least, most = (f(pairs, key=lambda p: p[0]) for f in (min, max))
-            body.append([f"{one} ÷ {other}", name, dtype, str(len(pairs)), f"{_geometric(ratios):.3f}",
+            body.append([f"{one} ÷ {other}", dtype, str(len(pairs)), f"{_geometric(ratios):.3f}",
                          f"{least[0]:.3f}, {_name(least[1])}", f"{most[0]:.2f}, {_name(most[1])}"])  # fmt: skip
-    head = ["times", "run", "dtype", "lines", "geometric mean", "least", "most"]
+    head = ["times", "dtype", "lines", "geometric mean", "least", "most"]
     return (
-        "## Policies side by side\n\nAbove 1: the second is faster. The earlier run has the `service` column, with an "
-        "earlier ladder; in the last one the packaged file held no profile yet.\n\n" + table(head, body)
+        "## Policies side by side\n\nAbove 1: the second is faster. `service` has a profile for float32 alone.\n\n"
+        + table(head, body)
+    )
+
+
+def _since(rows: Sequence[Row], before: Mapping[tuple[str, str, str], float], table: Table) -> str:
+    """Shares of the copy's time in an earlier run and in this one."""
+    found = []
+    for row in rows:
+        key = row["dtype"], row["operator"], row["shape"]
+        if key in before and row["group"] != FUSED:
+            now = 1 / float(row["ours"]["ladder"]["of_copy"])
+            found.append((before[key] / now, before[key], now, row))
+    found.sort(key=lambda one: -one[0])
+    slower = sum(gain < 0.99 for gain, *_ in found)
+    body = [[_name(r), f"{was:.3f}", f"{now:.3f}", f"{gain:.3f}"] for gain, was, now, r in found]
+    return (
+        "## Since the run before the exchange by mail\n\nThe earlier run (`before_mail.json`) has clusters that "
+        f"meet at a cluster barrier, and an earlier ladder: geometric mean {_geometric([g for g, *_ in found]):.3f}, "
+        f"slower by more than 1 % on {slower} of {len(found)} lines.\n\n"
+        + table(["line", "ours ÷ copy before", "ours ÷ copy now", "before ÷ now"], body)
     )
