@@ -8,12 +8,15 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, te, tirx
 from tvm.s_tir import dlight as dl
 
 import tirx_reduce as tr
+from tests.functions import topi_func
+from tests.launch import run
 from tirx_reduce import emulator
 from tirx_reduce.bench.build import device_source
 from tirx_reduce.bench.cohorts import HELD_OUT_SHAPES, TRAINING_SHAPES
@@ -198,3 +201,18 @@ def test_use_decides_what_the_pipelines_plan_with() -> None:
     assert inside != outside
     wanted = tr.plan(func, target, policy="ladder").width
     assert f"__launch_bounds__({wanted})" in inside
+
+
+@pytest.mark.parametrize("target", ["metal", "cuda"])
+@pytest.mark.parametrize("factor", [1.0 / 3072, 0.1234567891, 3.4028234e38, 1.2345678e-30])
+def test_constants_keep_their_last_bit(factor: float, target: str) -> None:
+    """TVM prints seven digits of a literal; these need nine."""
+
+    def scaled(x: Any) -> Any:
+        k = te.reduce_axis((0, x.shape[1]), "k")
+        return te.compute((x.shape[0],), lambda i: te.sum(x[i, k] * tirx.const(factor, "float32"), axis=k))
+
+    x = np.zeros((2, 64), "float32")
+    x[:, 5] = 1.0
+    (found,) = run(topi_func(scaled, ((2, 64), "float32")), target, x)
+    np.testing.assert_array_equal(found, np.full(2, factor, "float32"))
