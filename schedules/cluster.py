@@ -13,6 +13,8 @@ from typing import Any
 from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 
+from tirx_reduce.program import item_bytes
+
 from .tir import Block, imm, load
 
 _ARRIVE = """
@@ -76,10 +78,10 @@ _TYPES = {
     "int64": ("int64_t", "b64", "l"),
     "uint64": ("uint64_t", "b64", "l"),
 }
-_BYTES = {"float32": 4, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8}
 
 
-def _call(block: Block, name: str, *args: Any, source: str) -> None:
+def helper(block: Block, name: str, *args: Any, source: str) -> None:
+    """Call a device function of ours, whose text is `source`."""
     block.add(tirx.Evaluate(cuda_func_call(name, *args, source_code=source)))
 
 
@@ -89,25 +91,25 @@ def begin(block: Block) -> None:
     Without programmatic dependent launch both do nothing; with it, the latency of a launch hides behind the one
     before. Nothing of the device's memory is touched before.
     """
-    _call(block, "tirx_reduce_begin", source=_BEGIN)
+    helper(block, "tirx_reduce_begin", source=_BEGIN)
 
 
 def arrive(block: Block) -> None:
     """Say that this lane's group is here, its mailboxes open. Orders nothing else."""
-    _call(block, "tirx_reduce_cluster_arrive", source=_ARRIVE)
+    helper(block, "tirx_reduce_cluster_arrive", source=_ARRIVE)
 
 
 def wait(block: Block) -> None:
     """Wait until every group of the cluster has arrived."""
-    _call(block, "tirx_reduce_cluster_wait", source=_WAIT)
+    helper(block, "tirx_reduce_cluster_wait", source=_WAIT)
 
 
 def mailbox(opening: Block, lane: Any, dtypes: list[str], count: int) -> Any:
     """A mailbox for `count` values of each of `dtypes`; `opening` stands before the arrival."""
     box = opening.alloc("mailbox", 1, "uint64", "shared")
     with opening.when(tirx.EQ(lane, imm(0))) as first:
-        size = count * sum(_BYTES[d] for d in dtypes)
-        _call(first, "tirx_reduce_mailbox_open", tirx.address_of(load(box, 0)), imm(size), source=_OPEN)
+        size = count * sum(item_bytes(d) for d in dtypes)
+        helper(first, "tirx_reduce_mailbox_open", tirx.address_of(load(box, 0)), imm(size), source=_OPEN)
     return box
 
 
@@ -118,9 +120,9 @@ def send(block: Block, box: Any, slots: Any, index: Any, value: Any, rank: Any) 
     source = _SEND.format(name=dtype, type=kind, suffix=suffix, letter=letter)
     slot = tirx.address_of(load(slots, index))
     mail = tirx.address_of(load(box, 0))
-    _call(block, f"tirx_reduce_mailbox_send_{dtype}", slot, value, mail, rank, source=source)
+    helper(block, f"tirx_reduce_mailbox_send_{dtype}", slot, value, mail, rank, source=source)
 
 
 def receive(block: Block, box: Any) -> None:
     """Wait until all that the mailbox expects has come."""
-    _call(block, "tirx_reduce_mailbox_wait", tirx.address_of(load(box, 0)), source=_RECEIVE)
+    helper(block, "tirx_reduce_mailbox_wait", tirx.address_of(load(box, 0)), source=_RECEIVE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,6 +115,15 @@ def named(block: Block, values: tuple[Any, ...]) -> tuple[Any, ...]:
     """Results of `combine` under names; a pair uses each operand more than once and is settled."""
     keep = block.settle if len(values) > 1 else block.bind
     return tuple(keep("s", v) for v in values)
+
+
+def fold_chains(block: Block, combiner: str, arrays: Sequence[Any], vector: int) -> tuple[Any, ...]:
+    """The chains of a lane as one partial result."""
+    chains = [tuple(block.bind("a", load(a, v)) for a in arrays) for v in range(vector)]
+    total = chains[0]
+    for chain in chains[1:]:
+        total = named(block, combine(combiner, total, chain))
+    return total
 
 
 def shuffle_xor(block: Block, value: Any, offset: int, kind: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -163,12 +163,19 @@ def _element(
         r = k.program.reductions[i]
         arrays = w.accumulators[i]
         new = tuple(cast(value(e), d) for e, d in zip(r.elements, held_dtypes(r), strict=True))
-        old = tuple(block.bind("m", load(a, v)) for a in arrays)
-        for array, total, before in zip(arrays, combine(r.combiner, old, new), old, strict=True):
-            block.store(array, v, total if inside is None else tirx.Select(inside, total, before))
+        accumulate(block, r.combiner, arrays, v, new, inside)
     for i, array in results.items():
         out = k.program.outputs[i]
         block.store(array, v, to_memory(value(out.value), out.dtype, k.kind))
+
+
+def accumulate(
+    block: Block, combiner: str, arrays: Sequence[Any], v: Any, new: tuple[Any, ...], inside: Any | None
+) -> None:
+    """Take one element into chain `v` of a reduction; one that is not `inside` leaves it as it is."""
+    old = tuple(block.bind("m", load(a, v)) for a in arrays)
+    for array, total, before in zip(arrays, combine(combiner, old, new), old, strict=True):
+        block.store(array, v, total if inside is None else tirx.Select(inside, total, before))
 
 
 def staged(k: Kernel, w: Walk, ref: Load, t: Turn, v: Any) -> Any:

@@ -10,7 +10,7 @@ from tvm import tirx
 from tirx_reduce.program import RowValue
 
 from . import merge, passes
-from .collectives import Lanes, Parts, combine, deposit, gather, named, reduce_lanes, spread
+from .collectives import Lanes, Parts, deposit, fold_chains, gather, reduce_lanes, spread
 from .elements import Walk
 from .row_values import held_dtypes, learn, start_of
 from .state import Kernel, row_count
@@ -21,15 +21,10 @@ def totals_of(k: Kernel, w: Walk, groups: int = 1, within_subgroup: bool = False
     """Fold this lane's chains, then the lanes of its group, then `groups` groups of a cluster."""
     block = Block() if k.plain else k.block
     combiners = tuple(k.program.reductions[i].combiner for i in w.plan.reductions)
-    partials = []
-    for i, name in zip(w.plan.reductions, combiners, strict=True):
-        chains = [
-            tuple(block.bind("a", load(a, v)) for a in w.accumulators[i]) for v in range(k.candidate.vector)
-        ]
-        total = chains[0]
-        for chain in chains[1:]:
-            total = named(block, combine(name, total, chain))
-        partials.append(total)
+    partials = [
+        fold_chains(block, name, w.accumulators[i], k.candidate.vector)
+        for i, name in zip(w.plan.reductions, combiners, strict=True)
+    ]
     starts = [
         tuple(start_of(r, item) for item in range(len(r.dtypes)))
         for r in (k.program.reductions[i] for i in w.plan.reductions)

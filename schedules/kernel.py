@@ -18,7 +18,7 @@ from tvm import tirx
 
 from tirx_reduce.errors import Unsupported
 from tirx_reduce.facts_keep import Walks
-from tirx_reduce.program import Const, RowProgram
+from tirx_reduce.program import Const, Expr, RowProgram
 from tirx_reduce.values import Candidate
 
 from . import arithmetic, cluster, online, passes
@@ -149,6 +149,12 @@ def _both(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Rider])
     return of_subgroup(k, first, assumed, walk_columns(k, 2, walks[1]))
 
 
+def _next_row(k: Kernel, row: Any, once: dict[Expr, Any]) -> None:
+    """Take `row`, and forget the one before but for what was loaded `once` for all."""
+    k.known, k.kept, k.scale, k.folded, k.ahead = {}, {}, {}, {}, dict(once)
+    place(k, row)
+
+
 def _several(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Rider]) -> Any:
     """Programs that take some rows one after another, written out: the compiler brings their loads together."""
     begin = first_row(k)
@@ -156,8 +162,7 @@ def _several(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Ride
     load_ahead(k, walks, vectors=True)
     once = k.ahead
     for number in range(k.candidate.rows):
-        k.known, k.kept, k.scale, k.folded, k.ahead = {}, {}, {}, {}, dict(once)
-        place(k, begin + imm(number, k.index_dtype) if number else begin)
+        _next_row(k, begin + imm(number, k.index_dtype) if number else begin, once)
         _row(k, walks, together)
     return launched(k)
 
@@ -194,9 +199,8 @@ def _resident(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Rid
     with outer.loop("step", steps, annotations={}) as (body, step):
         k.block = body
         k.parity = cast(tirx.FloorMod(step, imm(2, it)), "int32")
-        k.known, k.kept, k.scale, k.folded, k.ahead = {}, {}, {}, {}, dict(once)
         row = begin + step * stride
-        place(k, row)
+        _next_row(k, row, once)
         receive(k, ahead)
         following = row + stride
         with body.when(tirx.LT(following, rows)) as more:

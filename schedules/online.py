@@ -25,8 +25,8 @@ from tirx_reduce.program import ColIndex, Expr, Load
 from tirx_reduce.values import Candidate
 
 from . import merge, passes
-from .collectives import combine, identity, named
-from .elements import Turn, Walk, staged
+from .collectives import fold_chains, identity
+from .elements import Turn, Walk, accumulate, staged
 from .exchange import of_lanes
 from .memory import from_memory
 from .merge import Rider
@@ -116,7 +116,7 @@ class _Maximum:
         self.chains = _chains(block, "e", self.vector)
 
     def add(self, body: Block, v: Any, value: Any, inside: Any | None) -> None:
-        _accumulate(body, "sum", self.chains, v, tirx.exp(value - self.base), inside)
+        accumulate(body, "sum", [self.chains], v, (tirx.exp(value - self.base),), inside)
 
     def close(self, block: Block, count: merge.Count) -> None:
         before = block.bind("s", load(self.s, 0))
@@ -149,8 +149,8 @@ class _Mean:
 
     def add(self, body: Block, v: Any, value: Any, inside: Any | None) -> None:
         step = body.settle("d", value - self.mean)
-        _accumulate(body, "sum", self.rest, v, step, inside)
-        _accumulate(body, "sum", self.squares, v, step * step, inside)
+        accumulate(body, "sum", [self.rest], v, (step,), inside)
+        accumulate(body, "sum", [self.squares], v, (step * step,), inside)
 
     def close(self, block: Block, count: merge.Count) -> None:
         columns = merge.real(count)
@@ -197,9 +197,9 @@ def _packets(
         for i, e in values.items():
             place = t.u * imm(vector) + v
             body.store(held[i], place, cast(_value(k, w, body, t, v, e, memo), "float32"))
-            _accumulate(body, running[i].combiner, chains[i], v, load(held[i], place), inside)
+            accumulate(body, running[i].combiner, [chains[i]], v, (load(held[i], place),), inside)
         if counter is not None:
-            _accumulate(body, "sum", counter, 0, imm(1.0, "float32"), inside)
+            accumulate(body, "sum", [counter], 0, (imm(1.0, "float32"),), inside)
 
     def ride(body: Block, t: Turn, v: Any, inside: Any | None) -> None:
         for i, each in running.items():
@@ -261,14 +261,6 @@ def _chains(block: Block, name: str, vector: int, combiner: str = "sum") -> Any:
     return array
 
 
-def _accumulate(body: Block, combiner: str, array: Any, v: Any, value: Any, inside: Any | None) -> None:
-    before = body.bind("m", load(array, v))
-    (total,) = combine(combiner, (before,), (value,))
-    body.store(array, v, total if inside is None else tirx.Select(inside, total, before))
-
-
 def _folded(block: Block, combiner: str, array: Any, vector: int) -> Any:
-    total = (block.bind("a", load(array, 0)),)
-    for v in range(1, vector):
-        total = named(block, combine(combiner, total, (block.bind("a", load(array, v)),)))
-    return total[0]
+    (total,) = fold_chains(block, combiner, [array], vector)
+    return total

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
-from tvm.backend.cuda.op import cuda_func_call
 
 from tirx_reduce.program import Load, item_bytes
 
 from . import passes
+from .cluster import helper
 from .memory import memory_dtype
 from .state import Kernel
 from .tir import UNROLLED, VECTORIZED, Block, cast, imm, load
@@ -92,19 +92,19 @@ def issue(k: Kernel, block: Block, ahead: Prefetch, row: Any) -> None:
                 packet = k.geometry.packet(turn)
                 with body.when(k.geometry.whole(packet, segment) if segment.edge else None) as inside:
                     source = base + cast(packet * vector, it)
-                    _call(
+                    helper(
                         inside,
                         "tirx_reduce_async_copy_16",
                         tirx.address_of(load(ahead.array, ahead.place(k, number, turn))),
                         tirx.address_of(load(k.views[ref.param], source)),
                         source=_COPY,
                     )
-    _call(block, "tirx_reduce_async_commit", source=_COMMIT)
+    helper(block, "tirx_reduce_async_commit", source=_COMMIT)
 
 
 def receive(k: Kernel, ahead: Prefetch) -> None:
     """Wait for the copies, and take the row into registers: its place in shared memory is free afterwards."""
-    _call(k.block, "tirx_reduce_async_wait", source=_WAIT)
+    helper(k.block, "tirx_reduce_async_wait", source=_WAIT)
     vector = k.candidate.vector
     for number, ref in enumerate(ahead.loads):
         taken = k.block.alloc("row", k.geometry.rounds * vector, str(ahead.array.ty.dtype))
@@ -116,7 +116,3 @@ def receive(k: Kernel, ahead: Prefetch) -> None:
                     place = ahead.place(k, number, turn) + v
                     each.store(taken, turn * imm(vector) + v, load(ahead.array, place))
         k.ahead[ref] = taken
-
-
-def _call(block: Block, name: str, *args: Any, source: str) -> None:
-    block.add(tirx.Evaluate(cuda_func_call(name, *args, source_code=source)))

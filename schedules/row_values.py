@@ -92,7 +92,7 @@ def hoist(k: Kernel, exprs: tuple[Expr, ...]) -> None:
         visit(e)
 
 
-def stream(k: Kernel, param: int, access: Access, dtype: str, store: bool = False) -> Stream:
+def stream(k: Kernel, param: int, access: Access, dtype: str) -> Stream:
     """One tensor as this row reads or writes it."""
     start = imm(0, k.index_dtype) if access.stride is None else row_offset(k, access)
     return Stream(view=k.views[param], access=access, start=start, dtype=memory_dtype(dtype, k.kind))

@@ -46,7 +46,7 @@ def walk_columns(k: Kernel, number: int, plan: passes.Pass) -> Walk:
     }
     for i in plan.outputs:
         out = k.program.outputs[i]
-        w.stores[i] = stream(k, out.param, out.index, out.dtype, store=True)
+        w.stores[i] = stream(k, out.param, out.index, out.dtype)
     loops = Block()
     # Kept values live in registers only where every index of their array is a constant.
     in_registers = bool(k.ahead) or any(not in_shared(k, a) for a in (*w.keeps.values(), *k.kept.values()))
