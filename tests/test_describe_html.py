@@ -9,9 +9,9 @@ import pytest
 
 from tirx_reduce import schedules
 from tirx_reduce.bench.workloads import get_workload
-from tirx_reduce.describe_html import SHOWN, plan_to_html
+from tirx_reduce.describe_html import SHOWN, mapping, plan_to_html
 from tirx_reduce.facts import analyze
-from tirx_reduce.values import CostEstimate, GroupPlan
+from tirx_reduce.values import Candidate, CostEstimate, GroupPlan
 
 VOID = {"br", "hr", "img"}
 
@@ -79,3 +79,9 @@ def test_the_row_program_is_a_box_a_pass(name: str) -> None:
 def test_notebooks_show_it() -> None:
     plan = softmax_plan()
     assert plan._repr_html_() == plan_to_html(plan)
+
+
+def test_a_mapping_in_short_says_how_many_rows_a_program_takes() -> None:
+    usual = Candidate(width=64, vector=8, reuse="private")
+    assert mapping(usual) == "W=64 V=8 private"
+    assert mapping(replace(usual, rows=2)) == "W=64 V=8 rows=2 private"

@@ -174,6 +174,7 @@ def mapping(candidate: Candidate) -> str:
             ("U", candidate.unroll, 1),
             ("S", candidate.splits, 1),
             ("R", candidate.resident, 0),
+            ("rows", candidate.rows, 1),
         )
         if value != usual
     ]
