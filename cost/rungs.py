@@ -1,11 +1,12 @@
 """The rules of `ladder`: which mapping for how many rows of how many columns.
 
-Where groups form clusters the numbers are those of three sweeps over 4500 kernels on one H200 (`docs/kernels.md`). What
-they say: a lane holds 8 elements where a launch is short and 16 to 32 where rows stream; from 2000 to 8000 columns on a
-row takes several groups, small ones, so that one's exchange hides behind another's loads; and rows of 16 bits whose
-weights weigh as much as they do stay in shared memory, where they take half of the room that their float32 would take
-in registers. Elsewhere, Metal too, a row has one group as long as it fits; those numbers are an earlier sweep's on the
-same device without clusters, and on Metal by analogy.
+Where groups form clusters the numbers are those of sweeps over some 7000 kernels on one H200 (`docs/kernels.md`).
+What they say: a lane holds 8 elements where a launch is short and 16 to 32 where rows stream; from 2000 to 8000
+columns on a row takes several groups, small ones, so that one's exchange hides behind another's loads; the longest
+rows of 16 bits whose weights weigh as much as they do stay in shared memory, where they take half of the room that
+their float32 would take in registers; and a handful of the longest rows takes two launches, which use the whole
+device. Elsewhere, Metal too, a row has one group as long as it fits; those numbers are an earlier sweep's on the same
+device without clusters, and on Metal by analogy.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ ASSUMED_CORES = 32
 SHORT = 512
 """Columns up to which a row takes a subgroup or a part of one."""
 MOST_GROUPS = 16
+HANDFUL = 1 << 21
+"""Elements that two launches read, the second time from the second cache, sooner than one cluster a row does once."""
 WIDEST = 1024
 
 
@@ -39,6 +42,11 @@ class Shape:
     def weighted(self) -> bool:
         """Two reductions, and then more to read than the row itself: a LayerNorm, no softmax."""
         return self.reductions > 1 and self.streams > 2
+
+    @property
+    def fused(self) -> bool:
+        """More matrices than one in and one out."""
+        return self.reductions == 1 and self.streams > 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,13 +109,11 @@ def _clustered(shape: Shape, vector: int, limits: DeviceLimits) -> _Rung:
     n, cores = shape.columns, limits.cores or ASSUMED_CORES
     most = min(MOST_GROUPS, limits.max_cluster)
     if n <= SHORT:
-        return _Rung(lanes=n / 8)
+        return _Rung(lanes=n / 16 if shape.storage_bytes < 4 and shape.weighted else n / 8)
     if shape.rows < cores:
         return _few(shape, most)
     if n > 65536:
-        return (
-            _Rung(lanes=n / 32, splits=most) if shape.storage_bytes >= 4 else _long_sixteen_bits(shape, most)
-        )
+        return _long(shape, most) if shape.storage_bytes >= 4 else _long_sixteen_bits(shape, most)
     if shape.rows < 2 * cores and n <= 4096:
         return _Rung(lanes=n / 8, splits=1 if n <= 2048 else 2)
     if shape.storage_bytes < 4 and vector > 1:
@@ -115,8 +121,16 @@ def _clustered(shape: Shape, vector: int, limits: DeviceLimits) -> _Rung:
     if n <= (2048 if shape.reductions == 1 else 5632):
         return _Rung(lanes=n / 8)
     if n <= 8192:
-        return _Rung(lanes=512, splits=2)
+        return _Rung(lanes=n / 16 if shape.weighted else n / 8, splits=2)
     return _Rung(lanes=2048 if shape.weighted and n > 16384 else max(1024, n / 32), splits=min(8, most))
+
+
+def _long(shape: Shape, most: int) -> _Rung:
+    """Streams of rows that a cluster can just hold."""
+    n = shape.columns
+    if shape.weighted:
+        return _Rung(lanes=n / 64, splits=min(most, 8))
+    return _Rung(lanes=n / 64 if shape.reductions > 1 else n / 32, splits=most)
 
 
 def _long_sixteen_bits(shape: Shape, most: int) -> _Rung:
@@ -125,7 +139,7 @@ def _long_sixteen_bits(shape: Shape, most: int) -> _Rung:
     if shape.reductions == 1:
         return _Rung(lanes=n / 64, splits=min(most, 8 if n <= 131072 else 16), reuse="shared")
     if shape.weighted:
-        return _Rung(lanes=n / 32, splits=most, reuse="shared")
+        return _Rung(lanes=n / 42, splits=most, reuse="shared")
     return _Rung(lanes=n / 64, splits=most)
 
 
@@ -139,7 +153,12 @@ def _sixteen_bits(shape: Shape, vector: int, most: int) -> _Rung:
         return _Rung(lanes=n / 16, rows=2)
     if n <= 4096:
         # With more to read than the row, what is kept may be wider than 16 bits (a mask added): registers are as quick.
-        return _Rung(lanes=n / 16, reuse="private" if shape.weighted else "shared")
+        alone = shape.reductions > 1 and not shape.weighted
+        return _Rung(
+            lanes=n / 32 if shape.fused and n > 2048 else n / 16, reuse="shared" if alone else "private"
+        )
+    if shape.reductions == 1 and n <= 8192:
+        return _Rung(lanes=n / 16, splits=2) if shape.fused else _Rung(lanes=n / 48)
     if shape.reductions == 1:
         splits = min(8, max(2, 1 << int(math.log2(n / 4096))), most)
         return _Rung(lanes=max(128 * splits, n / 32), splits=splits)
@@ -147,13 +166,17 @@ def _sixteen_bits(shape: Shape, vector: int, most: int) -> _Rung:
         return _Rung(lanes=n / 24, reuse="shared")
     if shape.weighted and n <= 16384:
         return _Rung(lanes=n / 64)
-    splits = min(most, 1 << math.ceil(math.log2(n / 8192)))
+    splits = min(most, 1 << math.ceil(math.log2(n / (16384 if shape.weighted else 8192))))
     return _Rung(lanes=n / 32, splits=splits, reuse="shared" if shape.weighted else "private")
 
 
 def _few(shape: Shape, most: int) -> _Rung:
     """Fewer rows than cores: what counts is how soon the last lane has its data."""
     n = shape.columns
+    if n > 65536 and shape.storage_bytes >= 4 and shape.rows * n <= HANDFUL:
+        # A cluster has 16 groups: two launches use the rest of the device.
+        lanes = 256 if shape.rows == 1 else 128
+        return _Rung(lanes=64 * lanes, splits=64, reuse="reload", merged=shape.reductions > 1)
     if n <= 2048:
         return _Rung(lanes=n / 8)
     if n <= 8192:
@@ -188,7 +211,8 @@ def _alone(shape: Shape, vector: int, limits: DeviceLimits) -> _Rung:
 
 def _packing(shape: Shape, width: int, limits: DeviceLimits) -> int:
     """Programs of a group: enough threads to fill one, none where every row can have a core to itself."""
-    threads = 128 if shape.columns > SHORT else 256
+    narrow = shape.storage_bytes < 4 and not shape.weighted
+    threads = 256 if shape.columns <= SHORT and (narrow or limits.max_cluster <= 1) else 128
     packing = max(1, min(threads, limits.max_threads) // width)
     packing = 1 << (packing.bit_length() - 1)
     cores = limits.cores or ASSUMED_CORES

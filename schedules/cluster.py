@@ -63,10 +63,37 @@ __device__ __forceinline__ void tirx_reduce_mailbox_wait(uint64_t* box) {
 }
 #endif
 """
+_READS = """
+#ifndef TIRX_REDUCE_CPU_MODEL
+__device__ __forceinline__ void tirx_reduce_reads(const void* tensor) {
+  asm volatile("" :: "l"(tensor) : "memory");
+}
+#endif
+"""
+_PREFETCH = """
+#ifndef TIRX_REDUCE_CPU_MODEL
+__device__ __forceinline__ void tirx_reduce_prefetch(const void* from, int bytes) {
+  unsigned long long first = (unsigned long long)from, begin = (first + 15) & ~15ull, end = (first + bytes) & ~15ull;
+  if (begin < end)
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(begin), "r"((int)(end - begin)) : "memory");
+}
+#endif
+"""
+_OFFER = """
+#ifndef TIRX_REDUCE_CPU_MODEL
+__device__ __forceinline__ void tirx_reduce_offer() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+#endif
+"""
+_FOLLOW = """
+#ifndef TIRX_REDUCE_CPU_MODEL
+__device__ __forceinline__ void tirx_reduce_follow() {}
+#endif
+"""
 _BEGIN = """
 #ifndef TIRX_REDUCE_CPU_MODEL
 __device__ __forceinline__ void tirx_reduce_begin() {
-  asm volatile("griddepcontrol.launch_dependents;");
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 #endif
@@ -85,13 +112,42 @@ def helper(block: Block, name: str, *args: Any, source: str) -> None:
     block.add(tirx.Evaluate(cuda_func_call(name, *args, source_code=source)))
 
 
-def begin(block: Block) -> None:
-    """Let the next launch take its place on the device, and wait until the launch before has ended.
+def offer(block: Block) -> None:
+    """Let the next launch take its place on the device, once every group has come here.
 
-    Without programmatic dependent launch both do nothing; with it, the latency of a launch hides behind the one
-    before. Nothing of the device's memory is touched before.
+    A launch that offers only after `begin` tells the next one that all before itself has ended.
+    """
+    helper(block, "tirx_reduce_offer", source=_OFFER)
+
+
+def begin(block: Block) -> None:
+    """Wait until the launch before has ended, and all it wrote is there.
+
+    Without programmatic dependent launch it does nothing; with it, the latency of a launch hides behind the one before.
     """
     helper(block, "tirx_reduce_begin", source=_BEGIN)
+
+
+def follow(block: Block) -> None:
+    """Say that the launch before is of the same function, and began when all before it had ended.
+
+    From here on what that launch does not write may be read. For the CPU model, which holds a kernel to it.
+    """
+    helper(block, "tirx_reduce_follow", source=_FOLLOW)
+
+
+def reads(block: Block, tensor: Any) -> None:
+    """Say that `tensor` may be written until `begin`.
+
+    CUDA's compiler takes a tensor that a kernel only reads for constant from the kernel's first instruction on, and
+    moves loads of it before the wait, where the launch before may still write it.
+    """
+    helper(block, "tirx_reduce_reads", tensor, source=_READS)
+
+
+def prefetch(block: Block, start: Any, size: Any) -> None:
+    """Bring the whole 16 bytes among `size` bytes from `start` on into the second cache."""
+    helper(block, "tirx_reduce_prefetch", start, size, source=_PREFETCH)
 
 
 def arrive(block: Block) -> None:

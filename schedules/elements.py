@@ -9,11 +9,11 @@ from typing import Any
 from tvm import tirx
 
 from tirx_reduce.errors import Unsupported
-from tirx_reduce.program import Access, ColIndex, Expr, Load
+from tirx_reduce.program import Access, ColIndex, Expr, Load, Op
 
 from . import passes
 from .collectives import combine
-from .memory import from_memory, to_memory
+from .memory import from_memory, to_memory, widened, widens
 from .packets import Segment, Stream, copy_packet
 from .row_values import held_dtypes, leaf
 from .state import Kernel
@@ -132,6 +132,14 @@ def _element(
     def kept(e: Expr) -> Any:
         return read(*place(e, k.kept[e]), e.dtype)
 
+    def found(e: Expr) -> tuple[Any, Any] | None:
+        """Where an element stands as it was loaded."""
+        if e in k.kept:
+            return place(e, k.kept[e])
+        if e in k.ahead:
+            return k.ahead[e], t.turn * imm(k.candidate.vector) + v
+        return (t.stage[e], staged(k, w, e, t, v)) if isinstance(e, Load) and e in t.stage else None
+
     def each(e: Expr) -> Any:
         if e in k.known:
             return k.known[e]
@@ -140,10 +148,14 @@ def _element(
             return kept(of) * factor
         if e in k.kept:
             return kept(e) * k.scale[e] if e in k.scale else kept(e)
-        if e in k.ahead:
-            return read(k.ahead[e], t.turn * imm(k.candidate.vector) + v, e.dtype)
-        if isinstance(e, Load) and e in t.stage:
-            return read(t.stage[e], staged(k, w, e, t, v), e.dtype)
+        if isinstance(e, Load):
+            at = found(e)
+            if at is not None:
+                return read(*at, e.dtype)
+        if isinstance(e, Op) and e.name == "cast" and e.dtype == "float32" and not k.plain:
+            at = found(e.args[0])
+            if at is not None and widens(at[0], k.kind):
+                return widened(block, *at)
         if isinstance(e, ColIndex):
             return cast(k.geometry.column(t.packet, v), "int64")
         return leaf(k, e)

@@ -12,6 +12,7 @@ Before: a PrimFunc of S/R blocks, read into a row program. After, for a softmax 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
@@ -21,7 +22,7 @@ from tirx_reduce.facts_keep import Walks
 from tirx_reduce.program import Const, Expr, RowProgram
 from tirx_reduce.values import Candidate
 
-from . import arithmetic, cluster, online, passes
+from . import arithmetic, cluster, online, passes, prologue
 from .exchange import (
     assume,
     conclude,
@@ -37,7 +38,7 @@ from .exchange import (
 from .merge import Rider, riders
 from .prefetch import Prefetch, issue, receive
 from .row_values import row_outputs
-from .state import Kernel, declare, first_row, launched, place, row_count
+from .state import Kernel, declare, first_row, launched, place, row_count, short_launch
 from .tir import Block, cast, imm
 from .walks import load_ahead, walk_columns, widens
 
@@ -56,6 +57,7 @@ def emit(
     subgroup: int = 32,
     max_cluster: int = 1,
     plain: bool = False,
+    rows: int | None = None,
 ) -> Any:
     """The statement that launches and runs `candidate`.
 
@@ -73,6 +75,8 @@ def emit(
         Groups that may form a cluster; where a row takes more, its groups exchange by way of global memory.
     plain : bool
         The captured form on which features are counted: every walk written out and marked.
+    rows : int, optional
+        Rows that the launch has, at most; None where it may have any number.
     """
     program = arithmetic.prepare(program)
     shape = Walks(program)
@@ -82,32 +86,38 @@ def emit(
     )
     begin = OVERLAP and max_cluster > 1 and not plain
 
-    def kernel(workspace: dict[int, list[Any]], clustered: bool) -> Kernel:
+    def kernel(workspace: dict[int, list[Any]], clustered: bool, reuse: str = candidate.reuse) -> Kernel:
         k = Kernel(
             program=program,
             walks=shape,
             params=params,
             symbols=symbols,
-            candidate=candidate,
+            candidate=replace(candidate, reuse=reuse),
             kind=kind,
             subgroup=subgroup,
             plain=plain,
+            short=short_launch(candidate, rows),
             cluster=clustered,
             workspace=workspace,
         )
+        declare(k)
         if k.cluster:
             cluster.arrive(k.block)
-        if begin:
-            cluster.begin(k.block)
-        declare(k)
         return k
 
     once = online.applies(candidate, walks, 1 < candidate.splits <= max_cluster, plain)
     step = candidate.vector * candidate.width * candidate.splits
     together = riders(program, walks, None if once else step)
     if candidate.splits > max_cluster:
-        return _apart(kernel, walks, together)
+        held = (
+            _held_first(shape, walks, candidate, step) if begin and widens(candidate, kind, columns) else None
+        )
+        if held is not None:
+            return _apart(kernel, held, riders(program, held, step), begin, "private")
+        return _apart(kernel, walks, together, begin)
     k = kernel({}, candidate.splits > 1)
+    if begin:
+        prologue.open_launch(k)
     if not (k.cluster or candidate.merged) or (candidate.width <= subgroup and not once):
         together = {}
     if candidate.resident:
@@ -210,7 +220,23 @@ def _resident(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Rid
     return launched(k, imm(c.resident))
 
 
-def _apart(kernel: Any, walks: tuple[passes.Pass, ...], together: dict[int, Rider]) -> Any:
+def _held_first(
+    shape: Walks, walks: tuple[passes.Pass, ...], candidate: Candidate, step: int
+) -> tuple[passes.Pass, ...] | None:
+    """The walks where the first launch keeps its share of the row for both reductions; None where that cannot be."""
+    held = passes.cut(shape, True, upgrade=False)
+    if not (candidate.merged and riders(shape.program, held, step)) or len(held) != len(walks):
+        return None
+    return (*held[:2], *walks[2:])
+
+
+def _apart(
+    kernel: Any,
+    walks: tuple[passes.Pass, ...],
+    together: dict[int, Rider],
+    begin: bool,
+    first: str = "reload",
+) -> Any:
     """A launch for each exchange: the groups of a row leave their partial results in global memory for the next.
 
     After, for a softmax over S groups a row::
@@ -223,8 +249,15 @@ def _apart(kernel: Any, walks: tuple[passes.Pass, ...], together: dict[int, Ride
     pending: tuple[passes.Pass, ...] = ()
     number = 1
     while number <= len(walks) or any(p.row_outputs for p in pending):
-        k: Kernel = kernel(workspace, False)
+        k: Kernel = kernel(workspace, False, first if number == 1 else "reload")
         place(k, first_row(k))
+        here = walks[number - 1 : number]
+        if begin and number == 1:
+            prologue.open_launch(k, followed=True)
+        elif begin:
+            written = any(p.outputs for p in walks[: number - 1])
+            more = any(p.reductions for p in here)
+            prologue.follow(k, () if written else here, followed=more)
         recall(k, together)
         for plan in pending:
             row_outputs(k, plan)

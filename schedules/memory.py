@@ -9,8 +9,19 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
+from tvm.backend.cuda.op import cuda_func_call
 
-from .tir import cast, imm
+from .tir import Block, cast, imm, load
+
+# Two bf16 values are one word: the high half of a float32 each, taken by a shift or a mask.
+_WIDEN = """
+#ifndef TIRX_REDUCE_CPU_MODEL
+__device__ __forceinline__ float tirx_reduce_widen(const nv_bfloat16* array, int at) {
+  unsigned word = reinterpret_cast<const unsigned*>(array)[at >> 1];
+  return __uint_as_float(at & 1 ? word & 0xffff0000u : word << 16);
+}
+#endif
+"""
 
 
 def memory_dtype(dtype: str, kind: str) -> str:
@@ -27,6 +38,19 @@ def from_memory(value: Any, dtype: str, kind: str) -> Any:
     if dtype == "bfloat16" and kind == "metal":
         return tirx.reinterpret("float32", cast(value, "uint32") << imm(16, "uint32"))
     return value
+
+
+def widens(array: Any, kind: str) -> bool:
+    """Whether elements of a lane's array are widened by words (CUDA, which else takes two instructions a half)."""
+    return kind == "cuda" and str(array.ty.dtype) == "bfloat16" and int(array.ty.shape[0]) % 2 == 0
+
+
+def widened(block: Block, array: Any, at: Any) -> Any:
+    """Element `at` of such an array as a float32."""
+    first = tirx.address_of(load(array, 0))
+    return block.bind(
+        "e", cuda_func_call("tirx_reduce_widen", first, at, source_code=_WIDEN, return_type="float32")
+    )
 
 
 def to_memory(value: Any, dtype: str, kind: str) -> Any:

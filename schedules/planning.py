@@ -17,6 +17,7 @@ from tirx_reduce.describe import digest
 from tirx_reduce.device import device_name, limits_for
 from tirx_reduce.errors import ReduceError, Unsupported
 from tirx_reduce.facts_count import count
+from tirx_reduce.facts_keep import Walks
 from tirx_reduce.program import Const
 from tirx_reduce.values import (
     Candidate,
@@ -30,6 +31,7 @@ from tirx_reduce.values import (
 
 from .kernel import emit
 from .settings import Settings, settings
+from .state import short_launch
 from .tir import function, imm
 
 # Row counts at which a symbolic launch is planned; between two that agree there is one kernel.
@@ -206,12 +208,26 @@ def _by_rows(
     variants: list[tuple[Interval, GroupPlan]] = []
     low = 1
     for here, after, rows in zip(plans, [*plans[1:], None], ROW_COUNTS, strict=True):
-        if after is not None and after.candidate == here.candidate:
+        if after is not None and _alike(here, after, reading.facts):
             continue
         variants.append(((low, rows if after is not None else None), here))
         low = rows + 1
     # The largest launches come first: where only one plan is asked for, it is theirs.
     return plans[-1] if len(variants) == 1 else replace(plans[-1], variants=tuple(variants))
+
+
+def _alike(here: GroupPlan, after: GroupPlan, facts: RowFacts) -> bool:
+    """Whether one kernel serves the row counts of both: a short launch loads weights sooner."""
+    if here.candidate != after.candidate:
+        return False
+    short = [short_launch(plan.candidate, plan.features.rows) for plan in (here, after)]
+    return short[0] == short[1] or here.candidate.reuse == "reload" or not _weights(facts)
+
+
+def _weights(facts: RowFacts) -> bool:
+    """Whether a row reads what every row reads."""
+    walks = Walks(facts.program)
+    return any(walks.is_vector(load) for roots in walks.roots for e in roots for load in walks.loads(e))
 
 
 def force(
@@ -270,12 +286,12 @@ def _body(reading: Any, plan: GroupPlan) -> Any:
     if facts.rows == 0:
         return tirx.Evaluate(imm(0))
     if facts.rows is not None:
-        return _kernel(reading, plan.candidate, plan.limits, plain=False)
+        return _kernel(reading, plan.candidate, plan.limits, plain=False, most=facts.rows)
     rows = row_count(reading)
     variants = plan.variants or (((1, None), plan),)
     body: Any = None
-    for (low, _), variant in variants:
-        kernel = _kernel(reading, variant.candidate, plan.limits, plain=False)
+    for (low, high), variant in variants:
+        kernel = _kernel(reading, variant.candidate, plan.limits, plain=False, most=high)
         # A launch of no group is an error on both backends: below the first interval nothing runs.
         body = tirx.IfThenElse(tirx.GE(rows, imm(low, "int64")), kernel, body)
     return body
@@ -290,7 +306,9 @@ def row_count(reading: Any) -> Any:
     return total
 
 
-def _kernel(reading: Any, candidate: Candidate, limits: DeviceLimits, plain: bool) -> Any:
+def _kernel(
+    reading: Any, candidate: Candidate, limits: DeviceLimits, plain: bool, most: int | None = None
+) -> Any:
     return emit(
         reading.facts.program,
         list(reading.params),
@@ -300,6 +318,7 @@ def _kernel(reading: Any, candidate: Candidate, limits: DeviceLimits, plain: boo
         subgroup=limits.subgroup_size,
         max_cluster=limits.max_cluster,
         plain=plain,
+        rows=most,
     )
 
 

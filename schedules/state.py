@@ -31,6 +31,8 @@ class Kernel:
     subgroup: int
     plain: bool = False
     """Write the captured form, on which features are counted."""
+    short: bool = False
+    """The launch is over as soon as its first groups are."""
     cluster: bool = False
     """The groups of a row are a thread-block cluster and exchange partial results in shared memory."""
     workspace: dict[int, list[Any]] = field(default_factory=dict)
@@ -69,6 +71,17 @@ class Kernel:
     """Products of such a value and a value of the row, as the kept value and one factor."""
     ahead: dict[Expr, Any] = field(default_factory=dict)
     """Arrays of what was loaded before it was needed."""
+
+
+# Groups of a launch up to which most of them run at once.
+SHORT_LAUNCH = 264
+
+
+def short_launch(candidate: Candidate, rows: int | None) -> bool:
+    """Whether a launch over so many rows has one wave of groups or little more."""
+    if rows is None:
+        return False
+    return -(-rows // (candidate.packing * candidate.rows)) * candidate.splits <= SHORT_LAUNCH
 
 
 def declare(k: Kernel) -> None:

@@ -169,6 +169,11 @@ EMU_ALWAYS void emu_syncwarp(int site, unsigned mask = ~0u) { emu_subgroup_barri
 #define TIRX_REDUCE_CPU_MODEL 1
 // Launches of the model never overlap; where a launch may, nothing of device memory is touched before this.
 EMU_ALWAYS void tirx_reduce_begin() { emu_begin(); }
+EMU_ALWAYS void tirx_reduce_offer() { emu_offer(); }
+#define tirx_reduce_follow() emu_follow(EMU_SITE)
+#define tirx_reduce_reads(tensor)
+EMU_ALWAYS float tirx_reduce_widen(const nv_bfloat16* array, int at) { return float(array[at]); }
+#define tirx_reduce_prefetch(from, bytes) emu_prefetch(EMU_SITE, from, bytes)
 #define tirx_reduce_cluster_arrive() emu_cluster_arrive(EMU_SITE)
 #define tirx_reduce_cluster_wait() emu_cluster_wait(EMU_SITE)
 template <class T>

@@ -123,6 +123,23 @@ API void emu_where(int which, emu_index* out) {
   if (which == 3) *out = emu_index{g_l->grid[0], g_l->grid[1], g_l->grid[2]};
 }
 API void emu_begin() { g_cur->begun = true; }
+
+// A launch that offers its place before it has begun may have launches before it that still run.
+API void emu_offer() {
+  if (!g_cur->begun)
+    g_offered = OFFER_EARLY;
+  else if (g_offered == OFFER_NONE)
+    g_offered = OFFER_LATE;
+}
+
+API void emu_follow(int site) {
+  g_site_line = site & 0xffff;
+  if (g_l->dependent && g_offered_before != OFFER_LATE)
+    fail(F_RACE, "a launch follows one that offered its place before tirx_reduce_begin, or none", nullptr, S_DEVICE, -1, -1,
+         0, 0);
+  g_cur->follows = true;
+  g_site_line = 0;
+}
 API emu_u32 emu_cluster_rank() { return g_rank; }
 API emu_u32 emu_cluster_size() { return g_groups; }
 API emu_u32 emu_lane() { return g_cur_id & 31; }

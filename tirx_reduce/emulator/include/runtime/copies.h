@@ -37,6 +37,16 @@ API void emu_async_copy(int site, void* to, const void* from) {
   g_site_line = 0;
 }
 
+// A prefetch changes nothing, and is asked for before the launch has begun; only its bounds can be wrong.
+API void emu_prefetch(int site, const void* from, int bytes) {
+  g_site_line = site & 0xffff;
+  uint64_t a = uint64_t(from), off = a - uint64_t(g_base);
+  uint32_t id = off < kDevice ? g_page_region[off / kPage] : 0;
+  if (!id || a + uint64_t(bytes) > g_regions[id - 1].start + g_regions[id - 1].bytes)
+    fail(F_OUT_OF_BOUNDS, "a prefetch reaches past the end of the buffer", nullptr, S_DEVICE, int(id) - 1, -1, 0, bytes);
+  g_site_line = 0;
+}
+
 API void emu_async_commit() {}
 
 API void emu_async_wait(int site) {

@@ -84,6 +84,7 @@ static void start_cluster(uint32_t first) {
       g_lane[id].copies = 0;
       g_lane[id].arrived = g_lane[id].phase = false;
       g_lane[id].begun = !g_l->dependent;
+      g_lane[id].follows = false;
       g_lane[id].arrivals = g_lane[id].waits = 0;
       set_runnable(id);
     }
@@ -126,6 +127,8 @@ static uint64_t prime_step(uint64_t n) {
 API int emu_launch(Launch* l) {
   g_l = l;
   g_failed = false;
+  g_offered_before = g_offered;
+  g_offered = OFFER_NONE;
   g_site_line = 0;
   g_groups = l->cluster ? l->cluster : 1;
   g_threads = l->block[0] * l->block[1] * l->block[2];

@@ -79,6 +79,7 @@ struct Lane {
   uint8_t op;
   bool arrived;  // has arrived at the cluster barrier, which is not complete
   bool begun;    // the launch before has ended, as far as this lane knows
+  bool follows;  // the launch before goes on with it, and began when all before that one had ended
   bool phase;    // has arrived and not yet waited
   uint16_t arrivals, waits;  // of the cluster barrier; what was opened before arrival n is known to be after wait n
   uint16_t mailbox;  // that it waits on
@@ -169,6 +170,8 @@ static uint64_t g_left;
 static uint64_t g_rng;
 static uint16_t g_sub_order[MAX_SUBGROUPS];
 static bool g_failed;
+enum Offer { OFFER_NONE, OFFER_LATE, OFFER_EARLY };
+static Offer g_offered, g_offered_before;  // how this launch lets the next one begin, and how the one before did
 
 // Thread arrays: one frame per lane, the same offsets in each.
 static uint64_t g_local_base, g_frame_bytes, g_local_lo;
