@@ -47,11 +47,15 @@ def walk_columns(k: Kernel, number: int, plan: passes.Pass) -> Walk:
     for i in plan.outputs:
         out = k.program.outputs[i]
         w.stores[i] = stream(k, out.param, out.index, out.dtype)
-    loops = Block()
+    row, loops = k.geometry, Block()
+    # The captured form counts what a column costs: at the ends it costs what it does elsewhere.
+    ends = () if k.plain else row.ends()
+    # Asked for first and computed last: nobody waits for them.
+    left = [(part, fetch(k, w, loops, part, imm(0), part.count)) for part in ends]
     # Kept values live in registers only where every index of their array is a constant.
     in_registers = bool(k.ahead) or any(not in_shared(k, a) for a in (*w.keeps.values(), *k.kept.values()))
     kind = UNROLLED if in_registers else SERIAL
-    for segment in k.geometry.segments():
+    for segment in row.segments():
         size = _chunk(k, segment)
         count = segment.count
         with loops.loop("c", count // size if isinstance(count, int) else count, kind) as (body, c):
@@ -59,6 +63,8 @@ def walk_columns(k: Kernel, number: int, plan: passes.Pass) -> Walk:
         rest = count % size if isinstance(count, int) else 0
         if rest:
             _packets(k, w, loops, segment, imm(count - rest), rest)
+    for part, at in left:
+        _compute_all(k, w, loops, part.count, at)
     if k.plain:
         k.block.add(tirx.AttrStmt(imm(0), "tirx_reduce.pass", imm(number), loops.stmt()))
     else:
@@ -105,7 +111,7 @@ def _start_keeps(k: Kernel, w: Walk) -> None:
         if value in k.ahead:
             w.keeps[value] = k.ahead.pop(value)
             continue
-        extent = k.geometry.rounds * k.candidate.vector
+        extent = k.geometry.slots
         if k.candidate.reuse != "shared" or w.plan.found:
             w.keeps[value] = k.block.alloc(f"kept{i}", extent, dtype)
             continue
@@ -139,28 +145,26 @@ def load_ahead(k: Kernel, later: tuple[passes.Pass, ...], vectors: bool = False)
     Weights, most of all: they do not depend on it, and on the smallest launches the wait for them is up to 15 % of
     the time. With `vectors` only what is the same for every row.
     """
-    rounds = k.geometry.rounds
-    if k.plain or k.candidate.reuse == "reload" or not isinstance(rounds, int):
+    row = k.geometry
+    if k.plain or k.candidate.reuse == "reload" or row.fixed is None:
         return
     loads = {ref: None for plan in later for ref in passes.column_loads(k.program, plan)}
     wanted = [
         ref for ref in loads if ref not in k.ahead and ref not in k.kept and ref.index.stride is not None
     ]
     wanted = [ref for ref in wanted if not vectors or k.walks.is_vector(ref)]
-    if not wanted or not _room_ahead(k, wanted, rounds * k.candidate.vector):
+    if not wanted or not _room_ahead(k, wanted, row.slots):
         return
     for ref in wanted:
         source = stream(k, ref.param, ref.index, ref.dtype)
-        array = k.block.alloc("ahead", rounds * k.candidate.vector, source.dtype)
+        array = k.block.alloc("ahead", row.slots, source.dtype)
         with k.block.when(k.valid) as inside:
-            for segment in k.geometry.segments():
-                with inside.loop("r", segment.count, UNROLLED) as (body, r):
-                    turn = imm(segment.start) + r
-                    at = turn * imm(k.candidate.vector)
-                    packet = k.geometry.packet(turn)
-                    copy_packet(
-                        body, k.geometry, source, packet, array, at, part=segment, store=False, fill=True
-                    )
+            for part in (*row.segments(), *row.ends()):
+                with inside.loop("r", part.count, UNROLLED) as (body, r):
+                    turn = imm(part.start) + r
+                    at, number = row.slot(part, turn, imm(0)), row.number(turn)
+                    with body.when(row.inside(part, number)) as some:
+                        copy_packet(some, row, source, part, number, array, at, store=False)
         k.ahead[ref] = array
 
 
@@ -173,44 +177,39 @@ def _room_ahead(k: Kernel, wanted: list[Load], scalars: int) -> bool:
     held = [e for e, array in k.kept.items() if not in_shared(k, array)]
     if words((*wanted, *held)) > SHARE * REGISTERS / k.candidate.threads:
         return False
-    alone = len(wanted) == 1 and k.geometry.shift is None  # then its accesses are wide
+    alone = len(wanted) == 1 and k.geometry.head is None  # then its accesses are wide
     return len(wanted) * scalars <= AHEAD or (alone and words(wanted) <= AHEAD)
 
 
 def _packets(k: Kernel, w: Walk, body: Block, segment: Segment, done: Any, size: int) -> None:
     """`size` rounds from `done` on: all their loads, then all their computing."""
-    at = fetch(k, w, body, segment, done, size)
+    _compute_all(k, w, body, size, fetch(k, w, body, segment, done, size))
+
+
+def _compute_all(k: Kernel, w: Walk, body: Block, size: int, at: Callable[[Any], Turn]) -> None:
     with body.loop("u", size, UNROLLED) as (inner, u):
-        compute(k, w, inner, segment, at(u))
+        compute(k, w, inner, at(u))
 
 
-def fetch(k: Kernel, w: Walk, body: Block, segment: Segment, done: Any, size: int) -> Callable[[Any], Turn]:
-    """Load the packets of `size` rounds from `done` on; gives each of them by its place."""
-    vector = k.candidate.vector
+def fetch(k: Kernel, w: Walk, body: Block, part: Segment, done: Any, size: int) -> Callable[[Any], Turn]:
+    """Load what `size` rounds from `done` on take; gives each of them by its place."""
+    row = k.geometry
     in_place = k.candidate.reuse != "shared"
+    extent = size * part.vector
     stage = {
-        ref: w.keeps[ref] if ref in w.keeps and in_place else body.alloc("x", size * vector, source.dtype)
+        ref: w.keeps[ref] if ref in w.keeps and in_place else body.alloc("x", extent, source.dtype)
         for ref, source in w.loads.items()
     }
 
     def at(u: Any) -> Turn:
-        turn = (done + imm(segment.start) if segment.start else done) + u
-        return Turn(packet=k.geometry.packet(turn), turn=turn, u=u, stage=stage)
+        turn = (done + imm(part.start) if part.start else done) + u
+        return Turn(part=part, number=row.number(turn), turn=turn, u=u, stage=stage)
 
     with body.loop("u", size, UNROLLED) as (inner, u):
         t = at(u)
-        for ref, source in w.loads.items():
-            general = general_offset(k, ref.index, t.packet) if ref.index.stride is None else None
-            copy_packet(
-                inner,
-                k.geometry,
-                source,
-                t.packet,
-                stage[ref],
-                staged(k, w, ref, t, imm(0)),
-                part=segment,
-                store=False,
-                offset=general,
-                fill=not k.plain,
-            )
+        with inner.when(row.inside(part, t.number)) as inside:
+            for ref, source in w.loads.items():
+                general = general_offset(k, ref.index, t) if ref.index.stride is None else None
+                to = staged(k, w, ref, t, imm(0))
+                copy_packet(inside, row, source, part, t.number, stage[ref], to, store=False, offset=general)
     return at

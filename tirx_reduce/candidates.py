@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
+from .ends import most_before, most_left
 from .facts_keep import Walks
 from .program import Access, Load, RowIndex, item_bytes, walk
 from .values import Candidate, DeviceLimits, RowFacts
@@ -250,11 +251,11 @@ def _reuse_refusal(candidate: Candidate, facts: RowFacts, needs: _Needs, limits:
 
 
 def _lane_slots(candidate: Candidate, columns: int) -> int:
-    """Elements that the lanes of a group have room for: whole packets, one more where rows start unaligned."""
-    ragged = candidate.vector - 1 if columns % candidate.vector else 0
-    packets = math.ceil((columns + ragged) / candidate.vector)
-    rounds = math.ceil(packets / (candidate.width * candidate.splits))
-    return rounds * candidate.vector * candidate.threads
+    """Elements that the lanes of a group have room for: whole packets, and what is left at the ends of a row."""
+    vector, lanes = candidate.vector, candidate.width * candidate.splits
+    packets = math.ceil(columns // vector / lanes)
+    left = math.ceil(most_left(columns, vector, most_before(columns, vector)) / lanes)
+    return (packets * vector + left) * candidate.threads
 
 
 def _resident_refusal(
