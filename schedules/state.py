@@ -122,11 +122,11 @@ def place(k: Kernel, row: Any) -> None:
         rows = row_count(k)
         if _reads_dense(k.program) and not (isinstance(rows, tirx.IntImm) and rows.value == 1):
             most_before = ends.most_before(fixed, c.vector)
-            head = k.block.settle("head", tirx.FloorDiv(base + imm(c.vector - 1, it), imm(c.vector, it)))
-            before = k.block.settle("before", cast(head * imm(c.vector, it) - base, "int32"))
+            head = _named(k, "head", tirx.FloorDiv(base + imm(c.vector - 1, it), imm(c.vector, it)))
+            before = _named(k, "before", cast(head * imm(c.vector, it) - base, "int32"))
         if fixed is None or ends.fewest_packets(fixed, c.vector, most_before) < fixed // c.vector:
             whole = tirx.FloorDiv(tirx.Max(columns - before, imm(0)), imm(c.vector))
-            packets = k.block.settle("packets", whole)
+            packets = _named(k, "packets", whole)
     k.geometry = Row(
         columns=columns,
         fixed=fixed,
@@ -141,6 +141,11 @@ def place(k: Kernel, row: Any) -> None:
         index_dtype=it,
         kind=k.kind,
     )
+
+
+def _named(k: Kernel, name: str, value: Any) -> Any:
+    """A value under a name; spelled out in the captured form, which asks what depends on the row."""
+    return value if k.plain else k.block.settle(name, value)
 
 
 def _reads_dense(program: RowProgram) -> bool:

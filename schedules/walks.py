@@ -48,10 +48,8 @@ def walk_columns(k: Kernel, number: int, plan: passes.Pass) -> Walk:
         out = k.program.outputs[i]
         w.stores[i] = stream(k, out.param, out.index, out.dtype)
     row, loops = k.geometry, Block()
-    # The captured form counts what a column costs: at the ends it costs what it does elsewhere.
-    ends = () if k.plain else row.ends()
     # Asked for first and computed last: nobody waits for them.
-    left = [(part, fetch(k, w, loops, part, imm(0), part.count)) for part in ends]
+    left = [(part, fetch(k, w, loops, part, imm(0), part.count)) for part in row.ends()]
     # Kept values live in registers only where every index of their array is a constant.
     in_registers = bool(k.ahead) or any(not in_shared(k, a) for a in (*w.keeps.values(), *k.kept.values()))
     kind = UNROLLED if in_registers else SERIAL
