@@ -182,7 +182,7 @@ def _shared_place(k: Kernel, t: Turn, v: Any) -> Any:
 
 def _move_shared(k: Kernel, block: Block, array: Any, t: Turn, local: Any, at: Any, *, store: bool) -> None:
     """Copy one packet between threadgroup memory and a lane."""
-    lanes = k.geometry.lanes_of(str(array.ty.dtype), t.part)
+    lanes = k.geometry.lanes_of(str(array.ty.dtype), t.part.vector)
     with (
         block.loop("h", t.part.vector // lanes, UNROLLED) as (half, h),
         half.loop("v", lanes, VECTORIZED) as (body, v),

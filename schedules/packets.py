@@ -7,6 +7,7 @@ one. Packet p holds the columns h + p·V … h + p·V + V - 1, so it lies in the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +29,7 @@ class Segment:
     vector: int
     """Elements that a lane takes in a round: V of a packet, one at the ends."""
     guarded: bool = True
-    """Some lane may have nothing to take."""
+    """Some lane may have nothing to take, or the last packet of a row that is more than its packets."""
     ends: bool = False
 
 
@@ -78,7 +79,9 @@ class Row:
         """Rounds over packets in order, those without any guard apart."""
         if self.fixed is None:
             return (Segment(count=self.rounds, vector=self.vector),)
-        whole = fewest_packets(self.fixed, self.vector, self.most_before) // self.width
+        packets = fewest_packets(self.fixed, self.vector, self.most_before)
+        # Where something is left at the ends, the last packet is guarded, too: see `straddle`.
+        whole = (packets if self.head is None else max(0, packets - 1)) // self.width
         parts = (
             Segment(count=whole, vector=self.vector, guarded=False),
             Segment(start=whole, count=self.rounds - whole, vector=self.vector),
@@ -119,11 +122,11 @@ class Row:
             return at + imm(self.rounds * self.vector * lanes)
         return at * imm(self.vector) + v
 
-    def lanes_of(self, dtype: str, part: Segment) -> int:
-        """Elements of the widest access: 16 bytes on CUDA, 4 lanes (and 16 bytes) on Metal."""
+    def lanes_of(self, dtype: str, count: int) -> int:
+        """Elements of the widest access to `count` of them: 16 bytes on CUDA, 4 lanes (and 16 bytes) on Metal."""
         size = item_bytes(dtype)
         widest = min(4, 16 // size) if self.kind == "metal" else 16 // size
-        return min(part.vector, max(1, widest))
+        return min(count, max(1, widest))
 
 
 def _zero(value: Any) -> bool:
@@ -178,15 +181,34 @@ def copy_packet(
 
     After, for a load: `local[at : at+V] = x[offset : offset+V]`. The caller has asked whether there is such a packet.
     """
-    wide = stream.wide(row)
-    lanes = row.lanes_of(stream.dtype, part) if wide else 1
+
+    def place(v: Any) -> Any:
+        return offset(v) if offset is not None else stream.offset(row, part, number, v)
+
+    lanes = part.vector if stream.wide(row) else 1
+    move(block, row, stream, part.vector, place, local, at, store=store, lanes=lanes)
+
+
+def move(
+    block: Block,
+    row: Row,
+    stream: Stream,
+    count: int,
+    place: Callable[[Any], Any],
+    local: Any,
+    at: Any,
+    *,
+    store: bool,
+    lanes: int | None = None,
+) -> None:
+    """Copy `count` elements between `place` of each in memory and `local[at …]`, up to `lanes` at once (or all)."""
+    lanes = row.lanes_of(stream.dtype, count if lanes is None else lanes)
     with (
-        block.loop("h", part.vector // lanes, UNROLLED) as (half, h),
+        block.loop("h", count // lanes, UNROLLED) as (half, h),
         half.loop("v", lanes, VECTORIZED) as (body, v),
     ):
-        v = h * imm(lanes) + v if part.vector != lanes else v
-        where = offset(v) if offset is not None else stream.offset(row, part, number, v)
+        v = h * imm(lanes) + v if count != lanes else v
         if store:
-            body.store(stream.view, where, load(local, at + v))
+            body.store(stream.view, place(v), load(local, at + v))
         else:
-            body.store(local, at + v, load(stream.view, where))
+            body.store(local, at + v, load(stream.view, place(v)))

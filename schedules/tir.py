@@ -146,6 +146,10 @@ class Block:
         elif inner.stmts:
             self.add(tirx.IfThenElse(condition, inner.stmt(), None))
 
+    def either(self, condition: Any, then: Block, otherwise: Block) -> None:
+        """Two guarded blocks."""
+        self.add(tirx.IfThenElse(condition, then.stmt(), otherwise.stmt() if otherwise.stmts else None))
+
     def stmt(self) -> Any:
         """All of it as one statement."""
         return self.stmts[0] if len(self.stmts) == 1 else tirx.SeqStmt(self.stmts)

@@ -14,9 +14,10 @@ from tirx_reduce.values import Candidate
 from . import passes
 from .elements import Turn, Walk, compute, general_offset, in_shared, staged
 from .memory import memory_dtype
-from .packets import Segment, copy_packet
+from .packets import Segment
 from .row_values import held_dtypes, hoist, start_of, stream
 from .state import Kernel
+from .straddle import load_packet, straddles
 from .tir import SERIAL, UNROLLED, Block, imm
 
 # Scalars of one stream that a lane loads before it uses the first: enough independent accesses to hide memory.
@@ -151,7 +152,7 @@ def load_ahead(k: Kernel, later: tuple[passes.Pass, ...], vectors: bool = False)
         ref for ref in loads if ref not in k.ahead and ref not in k.kept and ref.index.stride is not None
     ]
     wanted = [ref for ref in wanted if not vectors or k.walks.is_vector(ref)]
-    if not wanted or not _room_ahead(k, wanted, row.slots):
+    if not wanted or not _room_ahead(k, wanted, row.rounds * row.vector):
         return
     for ref in wanted:
         source = stream(k, ref.param, ref.index, ref.dtype)
@@ -162,7 +163,7 @@ def load_ahead(k: Kernel, later: tuple[passes.Pass, ...], vectors: bool = False)
                     turn = imm(part.start) + r
                     at, number = row.slot(part, turn, imm(0)), row.number(turn)
                     with body.when(row.inside(part, number)) as some:
-                        copy_packet(some, row, source, part, number, array, at, store=False)
+                        load_packet(some, row, source, part, number, array, at)
         k.ahead[ref] = array
 
 
@@ -175,7 +176,9 @@ def _room_ahead(k: Kernel, wanted: list[Load], scalars: int) -> bool:
     held = [e for e, array in k.kept.items() if not in_shared(k, array)]
     if words((*wanted, *held)) > SHARE * REGISTERS / k.candidate.threads:
         return False
-    alone = len(wanted) == 1 and k.geometry.head is None  # then its accesses are wide
+    row = k.geometry
+    sources = [stream(k, ref.param, ref.index, ref.dtype) for ref in wanted]
+    alone = len(wanted) == 1 and all(s.wide(row) or straddles(row, s) for s in sources)
     return len(wanted) * scalars <= AHEAD or (alone and words(wanted) <= AHEAD)
 
 
@@ -209,5 +212,5 @@ def fetch(k: Kernel, w: Walk, body: Block, part: Segment, done: Any, size: int) 
             for ref, source in w.loads.items():
                 general = general_offset(k, ref.index, t) if ref.index.stride is None else None
                 to = staged(k, w, ref, t, imm(0))
-                copy_packet(inside, row, source, part, t.number, stage[ref], to, store=False, offset=general)
+                load_packet(inside, row, source, part, t.number, stage[ref], to, general)
     return at

@@ -5,12 +5,15 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tvm import te, tirx
 
 from tests.covering import Row, label, pairwise
-from tests.launch import TARGETS, Kernel
+from tests.functions import topi_func
+from tests.launch import TARGETS, Kernel, check, narrow, wide
 from tirx_reduce.bench.workloads import get_workload
 from tirx_reduce.candidates import refusal
 from tirx_reduce.device import limits_for
@@ -21,7 +24,7 @@ from tirx_reduce.values import Candidate
 
 OPS = ("softmax", "log_softmax", "layer_norm", "rms_norm", "add_rms_norm", "argmax", "masked_softmax")
 COLUMNS = (2, 3, 5, 7, 9, 15, 17, 31, 33, 63, 127, 129, 255, 257, 1023, 1025, 1537, 4095, 4097)
-MAPPINGS = {
+MAPPINGS: dict[str, dict[str, Any]] = {
     "subgroup": {"width": 32},
     "packed": {"width": 4, "packing": 16},
     "few lanes": {"width": 1, "packing": 32},
@@ -90,3 +93,43 @@ def test_the_numbers_are_those_of_real_rows(columns: int, vector: int, rows: int
     assert most_left(columns, vector, most) <= min(
         columns, most_left(None, vector, most_before(None, vector))
     )
+
+
+def _offered(x: Any, pitch: Any, w: Any, b: Any) -> Any:
+    """Of a row: a norm, times a weight, plus a bias, plus a matrix whose rows are longer."""
+    m, n = x.shape
+    k = te.reduce_axis((0, n), "k")
+    total = te.compute((m,), lambda i: te.sum(x[i, k].astype("float32") * x[i, k].astype("float32"), axis=k))
+
+    def value(i: Any, j: Any) -> Any:
+        scaled = x[i, j].astype("float32") * tirx.rsqrt(total[i]) * w[j].astype("float32")
+        return (scaled + b[j].astype("float32") + pitch[i, j].astype("float32")).astype(x.dtype)
+
+    return te.compute((m, n), value)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("vector", [2, 4, 8])
+@pytest.mark.parametrize("columns", [17, 100, 259])
+def test_what_starts_aligned_beside_rows_that_do_not(columns: int, vector: int, target: str) -> None:
+    """Of wider and narrower elements, too: two packets of each in place of one that lies across them."""
+    columns += 1 - columns % 2 if vector < 8 else 0
+    if target == "metal" and vector > 4:
+        return
+    pitch = -(-columns // 8) * 8 + 8
+    dtypes = ("bfloat16", "float16", "float32", "int8")
+    shapes = ((5, columns), (5, pitch), (columns,), (columns,))
+    rng = np.random.default_rng(columns)
+    drawn = [rng.integers(-9, 9, s).astype("int8") for s in shapes]
+    inputs = [narrow(a + 0.25 if d != "int8" else a, d) for a, d in zip(drawn, dtypes, strict=True)]
+    x, longer, w, b = (wide(a).astype(np.float64) for a in inputs)
+    want = x / np.sqrt((x * x).sum(-1, keepdims=True)) * w + b + longer[:, :columns]
+    func = topi_func(_offered, *zip(shapes, dtypes, strict=True))
+    for reuse in ("reload", "private"):
+        kernel = Kernel(func, target, Candidate(width=32, vector=vector, reuse=reuse))
+        (got,) = kernel.run(*inputs, orders=("forward", "random"))
+        check(got, want, columns=columns)
+        # Words of at least four bytes, CUDA alone.
+        names = [f"straddle_{w}(" for w in ("4x2", "8x4", "2x1") if vector == 8]
+        assert all(name in kernel.source for name in names)
+        assert ("straddle" in kernel.source) == (target == "cuda")
