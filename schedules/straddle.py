@@ -6,6 +6,8 @@ lanes of a row. An element at a time, neighbouring lanes would be V elements apa
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -32,61 +34,37 @@ __device__ __forceinline__ void tirx_reduce_straddle_{name}(void* packet, const 
 """
 
 
-def load_packet(
-    block: Block,
-    row: Row,
-    stream: Stream,
-    part: Segment,
-    number: Any,
-    local: Any,
-    at: Any,
-    offset: Any = None,
-) -> None:
-    """Load one packet, or one element at the ends, into `local[at …]`.
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What one stream gives of a round, and where it goes."""
+
+    stream: Stream
+    local: Any
+    at: Any
+    offset: Any = None
+    """Of an element, where the access is not affine."""
+
+
+def load_round(block: Block, row: Row, part: Segment, number: Any, loads: Iterable[Wanted]) -> None:
+    """Load what a lane takes in one round, if it takes any: a packet of each stream, or an element at the ends.
 
     After, for a weight where rows start anywhere::
 
-        two[0 : V] = w[p·V …]
-        two[V : 2V] = w[(p + 1)·V …]        # the elements that there are, where the vector ends inside
-        local[at : at+V] = two[h : h+V]
+        if p < packets:
+            two[0 : V] = w[p·V …]
+            two[V : 2V] = w[(p + 1)·V …]        # the elements that there are, where the vector ends inside
+        local[at : at+V] = two[h : h+V]         # whether there is a packet or not: nothing waits for a branch
     """
-    if part.ends or not straddles(row, stream):
-        copy_packet(block, row, stream, part, number, local, at, store=False, offset=offset)
-        return
-    it, vector = row.index_dtype, row.vector
-    start = tirx.FloorDiv(stream.start, imm(vector, it)) + cast(number, it)
-    two = block.alloc("two", 2 * vector, stream.dtype)
-
-    def place(packet: Any, v: Any) -> Any:
-        return packet * imm(vector, it) + cast(v, it)
-
-    move(block, row, stream, vector, lambda v: place(start, v), two, imm(0), store=False)
-    following, behind, last = start + imm(1, it), Block(), Block()
-    move(behind, row, stream, vector, lambda v: place(following, v), two, imm(vector), store=False)
-    column = (number + imm(1)) * imm(vector)
-    with (
-        last.loop("v", vector - 1, UNROLLED) as (each, v),
-        each.when(tirx.LT(column + v, row.columns)) as some,
-    ):
-        some.store(two, imm(vector) + v, load(stream.view, place(following, v)))
-    # Rounds without a guard hold no row's last packet, and all others have one behind them.
-    if part.guarded:
-        block.either(tirx.LE(column + imm(vector), row.columns), behind, last)
-    else:
-        block.stmts.extend(behind.stmts)
-    size = item_bytes(stream.dtype)
-    one = vector * size // _WORD
-    # What is no whole number of words: the upper part of one word, and the lower part of the next.
-    moved = "word[i]" if size >= _WORD else "__funnelshift_r(word[i], word[i + 1], 8 * bytes)"
-    name = f"{one}x{min(size, _WORD)}"
-    helper(
-        block,
-        f"tirx_reduce_straddle_{name}",
-        tirx.address_of(load(local, at)),
-        tirx.address_of(load(two, 0)),
-        row.before * imm(size),
-        source=_SOURCE.format(name=name, one=one, two=2 * one, moved=moved),
-    )
+    moved = Block()
+    with block.when(row.inside(part, number)) as inside:
+        for x in loads:
+            if part.ends or not straddles(row, x.stream):
+                copy_packet(inside, row, x.stream, part, number, x.local, x.at, store=False, offset=x.offset)
+                continue
+            two = block.alloc("two", 2 * row.vector, x.stream.dtype)
+            _load_two(inside, row, x.stream, part, number, two)
+            _move(moved, row, x, two)
+    block.stmts.extend(moved.stmts)
 
 
 def straddles(row: Row, stream: Stream) -> bool:
@@ -94,3 +72,42 @@ def straddles(row: Row, stream: Stream) -> bool:
     if row.kind != "cuda" or row.head is None or stream.wide(row) or stream.access.stride != 1:
         return False
     return stream.access.align % row.vector == 0 and row.vector * item_bytes(stream.dtype) % _WORD == 0
+
+
+def _load_two(block: Block, row: Row, stream: Stream, part: Segment, number: Any, two: Any) -> None:
+    it, vector = row.index_dtype, row.vector
+    first = tirx.FloorDiv(stream.start, imm(vector, it)) + cast(number, it)
+    column = (number + imm(1)) * imm(vector)
+
+    def place(packet: Any, v: Any) -> Any:
+        return packet * imm(vector, it) + cast(v, it)
+
+    move(block, row, stream, vector, lambda v: place(first, v), two, imm(0), store=False)
+    second, whole, partial = first + imm(1, it), Block(), Block()
+    move(whole, row, stream, vector, lambda v: place(second, v), two, imm(vector), store=False)
+    # Rounds without a guard hold no row's last packet, and all others have one behind them.
+    if not part.guarded:
+        block.stmts.extend(whole.stmts)
+        return
+    with (
+        partial.loop("v", vector - 1, UNROLLED) as (each, v),
+        each.when(tirx.LT(column + v, row.columns)) as some,
+    ):
+        some.store(two, imm(vector) + v, load(stream.view, place(second, v)))
+    block.either(tirx.LE(column + imm(vector), row.columns), whole, partial)
+
+
+def _move(block: Block, row: Row, x: Wanted, two: Any) -> None:
+    size = item_bytes(x.stream.dtype)
+    one = row.vector * size // _WORD
+    # What is no whole number of words: the upper part of one word, and the lower part of the next.
+    moved = "word[i]" if size >= _WORD else "__funnelshift_r(word[i], word[i + 1], 8 * bytes)"
+    name = f"{one}x{min(size, _WORD)}"
+    helper(
+        block,
+        f"tirx_reduce_straddle_{name}",
+        tirx.address_of(load(x.local, x.at)),
+        tirx.address_of(load(two, 0)),
+        row.before * imm(size),
+        source=_SOURCE.format(name=name, one=one, two=2 * one, moved=moved),
+    )

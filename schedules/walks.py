@@ -14,10 +14,10 @@ from tirx_reduce.values import Candidate
 from . import passes
 from .elements import Turn, Walk, compute, general_offset, in_shared, staged
 from .memory import memory_dtype
-from .packets import Segment
+from .packets import Segment, Stream
 from .row_values import held_dtypes, hoist, start_of, stream
 from .state import Kernel
-from .straddle import load_packet, straddles
+from .straddle import Wanted, load_round, straddles
 from .tir import SERIAL, UNROLLED, Block, imm
 
 # Scalars of one stream that a lane loads before it uses the first: enough independent accesses to hide memory.
@@ -152,23 +152,24 @@ def load_ahead(k: Kernel, later: tuple[passes.Pass, ...], vectors: bool = False)
         ref for ref in loads if ref not in k.ahead and ref not in k.kept and ref.index.stride is not None
     ]
     wanted = [ref for ref in wanted if not vectors or k.walks.is_vector(ref)]
-    if not wanted or not _room_ahead(k, wanted, row.rounds * row.vector):
+    sources = {ref: stream(k, ref.param, ref.index, ref.dtype) for ref in wanted}
+    if not wanted or not _room_ahead(k, sources):
         return
-    for ref in wanted:
-        source = stream(k, ref.param, ref.index, ref.dtype)
+    for ref, source in sources.items():
         array = k.block.alloc("ahead", row.slots, source.dtype)
         with k.block.when(k.valid) as inside:
             for part in (*row.segments(), *row.ends()):
                 with inside.loop("r", part.count, UNROLLED) as (body, r):
                     turn = imm(part.start) + r
-                    at, number = row.slot(part, turn, imm(0)), row.number(turn)
-                    with body.when(row.inside(part, number)) as some:
-                        load_packet(some, row, source, part, number, array, at)
+                    here = Wanted(source, array, row.slot(part, turn, imm(0)))
+                    load_round(body, row, part, row.number(turn), [here])
         k.ahead[ref] = array
 
 
-def _room_ahead(k: Kernel, wanted: list[Load], scalars: int) -> bool:
-    """Whether registers have room for `scalars` elements of each of `wanted`."""
+def _room_ahead(k: Kernel, wanted: dict[Load, Stream]) -> bool:
+    """Whether registers have room for this lane's packets of each of `wanted`."""
+    row = k.geometry
+    scalars = row.rounds * row.vector
 
     def words(values: Iterable[Expr]) -> float:
         return sum(scalars * item_bytes(memory_dtype(e.dtype, k.kind)) / 4 for e in values)
@@ -176,9 +177,7 @@ def _room_ahead(k: Kernel, wanted: list[Load], scalars: int) -> bool:
     held = [e for e, array in k.kept.items() if not in_shared(k, array)]
     if words((*wanted, *held)) > SHARE * REGISTERS / k.candidate.threads:
         return False
-    row = k.geometry
-    sources = [stream(k, ref.param, ref.index, ref.dtype) for ref in wanted]
-    alone = len(wanted) == 1 and all(s.wide(row) or straddles(row, s) for s in sources)
+    alone = len(wanted) == 1 and all(s.wide(row) or straddles(row, s) for s in wanted.values())
     return len(wanted) * scalars <= AHEAD or (alone and words(wanted) <= AHEAD)
 
 
@@ -208,9 +207,14 @@ def fetch(k: Kernel, w: Walk, body: Block, part: Segment, done: Any, size: int) 
 
     with body.loop("u", size, UNROLLED) as (inner, u):
         t = at(u)
-        with inner.when(row.inside(part, t.number)) as inside:
-            for ref, source in w.loads.items():
-                general = general_offset(k, ref.index, t) if ref.index.stride is None else None
-                to = staged(k, w, ref, t, imm(0))
-                load_packet(inside, row, source, part, t.number, stage[ref], to, general)
+        loads = [
+            Wanted(
+                source,
+                stage[ref],
+                staged(k, w, ref, t, imm(0)),
+                general_offset(k, ref.index, t) if ref.index.stride is None else None,
+            )
+            for ref, source in w.loads.items()
+        ]
+        load_round(inner, row, part, t.number, loads)
     return at
