@@ -126,7 +126,7 @@ def _needs(facts: RowFacts) -> _Needs:
     roots = [o.value for o in program.outputs] + [e for r in program.reductions for e in r.elements]
     accesses += [(e.param, e.dtype, e.index) for e in walk(*roots) if isinstance(e, Load)]
     along = [(p, d, a) for p, d, a in accesses if a.stride == 1]
-    # A vector over the columns alone is read in scalars where a ragged row shifts it: it limits nothing.
+    # A vector over the columns alone is read in two packets, or in scalars, where a ragged row shifts it: no limit.
     matrices = [(p, a) for p, _, a in along if any(isinstance(e, RowIndex) for e in walk(a.row))]
     return _Needs(
         narrowest=min((item_bytes(dtype) for _, dtype, _ in along), default=1),
