@@ -54,6 +54,8 @@ class Row:
     """The most that there are in any row."""
     packets: Any
     """Packets as TIR (int32)."""
+    pairs: bool
+    """Whether a packet that lies across two aligned ones may be taken from both."""
     index_dtype: str
     kind: str
 

@@ -138,6 +138,8 @@ def place(k: Kernel, row: Any) -> None:
         before=before,
         most_before=most_before,
         packets=packets,
+        # The captured form asks for every element once.
+        pairs=k.kind == "cuda" and not k.plain,
         index_dtype=it,
         kind=k.kind,
     )

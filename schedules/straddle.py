@@ -69,7 +69,7 @@ def load_round(block: Block, row: Row, part: Segment, number: Any, loads: Iterab
 
 def straddles(row: Row, stream: Stream) -> bool:
     """Whether each packet of the row lies across two aligned ones of this stream."""
-    if row.kind != "cuda" or row.head is None or stream.wide(row) or stream.access.stride != 1:
+    if not row.pairs or row.head is None or stream.wide(row) or stream.access.stride != 1:
         return False
     return stream.access.align % row.vector == 0 and row.vector * item_bytes(stream.dtype) % _WORD == 0
 

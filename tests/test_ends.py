@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tvm import te, tirx
 
 from tests.covering import Row, label, pairwise
-from tests.functions import topi_func
+from tests.functions import symbol, topi_func
 from tests.launch import TARGETS, Kernel, check, narrow, wide
 from tirx_reduce.bench.workloads import get_workload
 from tirx_reduce.ends import fewest_packets, most_before, most_left
@@ -114,14 +114,16 @@ def test_the_numbers_are_those_of_real_rows(columns: int, vector: int, rows: int
 
 
 def _offered(x: Any, pitch: Any, w: Any, b: Any) -> Any:
-    """Of a row: a norm, times a weight, plus a bias, plus a matrix whose rows are longer."""
+    """Of a row: a norm, times a weight; plus a bias, plus a matrix whose rows are longer."""
     m, n = x.shape
     k = te.reduce_axis((0, n), "k")
     total = te.compute((m,), lambda i: te.sum(x[i, k].astype("float32") * x[i, k].astype("float32"), axis=k))
 
     def value(i: Any, j: Any) -> Any:
         scaled = x[i, j].astype("float32") * tirx.rsqrt(total[i]) * w[j].astype("float32")
-        return (scaled + b[j].astype("float32") + pitch[i, j].astype("float32")).astype(x.dtype)
+        if pitch is not None:
+            scaled = scaled + b[j].astype("float32") + pitch[i, j].astype("float32")
+        return scaled.astype(x.dtype)
 
     return te.compute((m, n), value)
 
@@ -149,3 +151,25 @@ def test_what_starts_aligned_beside_rows_that_do_not(columns: int, vector: int, 
         names = [f"straddle_{w}(" for w in ("4x2", "8x4", "2x1") if vector == 8]
         assert all(name in kernel.source for name in names)
         assert ("straddle" in kernel.source) == (target == "cuda")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    "mapping",
+    [{"width": 32}, {"width": 4, "packing": 8}, {"width": 64, "splits": 2}, {"width": 64, "merged": True}],
+)
+def test_symbolic_columns(mapping: dict[str, Any], target: str) -> None:
+    """Rows shorter than a packet, too."""
+    m, n, dtype = symbol("m"), symbol("n"), "bfloat16"
+    candidate = Candidate(vector=8 if target == "cuda" else 4, **mapping)
+    kernel = Kernel(topi_func(_scaled, ((m, n), dtype), ((n,), dtype)), target, candidate)
+    for columns in (1, 3, 7, 8, 9, 17, 129, 519):
+        rng = np.random.default_rng(columns)
+        x, w = (narrow(rng.standard_normal(s), dtype) for s in ((5, columns), (columns,)))
+        (got,) = kernel.run(x, w, orders=("forward", "random"))
+        norm = np.sqrt((wide(x) ** 2).sum(-1, keepdims=True))
+        check(got, wide(x) / norm * wide(w), columns=columns, looser=2, text=str(columns))
+
+
+def _scaled(x: Any, w: Any) -> Any:
+    return _offered(x, None, w, None)
