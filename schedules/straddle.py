@@ -19,15 +19,18 @@ from .packets import Row, Segment, Stream, copy_packet, move
 from .tir import UNROLLED, Block, cast, imm, load
 
 _WORD = 4
+# Words are chosen by `__byte_perm`: of a choice by `?:` the compiler makes two moves, one of them predicated.
 _SOURCE = """
 __device__ __forceinline__ void tirx_reduce_straddle_{name}(void* packet, const void* two, int bytes) {{
   unsigned word[{two}];
 #pragma unroll
   for (int i = 0; i < {two}; ++i) word[i] = ((const unsigned*)two)[i];
 #pragma unroll
-  for (int step = {one} / 2; step > 0; step /= 2)
+  for (int step = {one} / 2; step > 0; step /= 2) {{
+    unsigned take = (bytes & (4 * step)) ? 0x7654 : 0x3210;
 #pragma unroll
-    for (int i = 0; i + step < {two}; ++i) word[i] = (bytes & (4 * step)) ? word[i + step] : word[i];
+    for (int i = 0; i + step < {two}; ++i) word[i] = __byte_perm(word[i], word[i + step], take);
+  }}
 #pragma unroll
   for (int i = 0; i < {one}; ++i) ((unsigned*)packet)[i] = {moved};
 }}

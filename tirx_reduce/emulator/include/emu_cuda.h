@@ -96,6 +96,12 @@ EMU_ALWAYS int __clz(int a) { return a ? __builtin_clz(unsigned(a)) : 32; }
 EMU_ALWAYS unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
   return unsigned(((uint64_t(high) << 32) | low) >> (by & 31));
 }
+EMU_ALWAYS unsigned __byte_perm(unsigned low, unsigned high, unsigned take) {
+  uint64_t both = (uint64_t(high) << 32) | low;
+  unsigned out = 0;
+  for (int i = 0; i < 4; ++i) out |= unsigned((both >> (8 * ((take >> (4 * i)) & 7))) & 255) << (8 * i);
+  return out;
+}
 EMU_ALWAYS int __ffs(int a) { return __builtin_ffs(a); }
 template <class T>
 EMU_ALWAYS T __ldg(const T* p) {
