@@ -77,6 +77,11 @@ def straddles(row: Row, stream: Stream) -> bool:
     return stream.access.align % row.vector == 0 and row.vector * item_bytes(stream.dtype) % _WORD == 0
 
 
+def packets_for_one(row: Row, streams: Iterable[Stream]) -> int:
+    """Packets that are in registers for one that is taken, of the stream that needs most."""
+    return 2 if any(straddles(row, s) for s in streams) else 1
+
+
 def _load_two(block: Block, row: Row, stream: Stream, part: Segment, number: Any, two: Any) -> None:
     it, vector = row.index_dtype, row.vector
     first = tirx.FloorDiv(stream.start, imm(vector, it)) + cast(number, it)
