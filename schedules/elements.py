@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-from tvm import tirx
 
 from tirx_reduce.errors import Unsupported
 from tirx_reduce.program import Access, ColIndex, Expr, Load, Op
@@ -36,70 +34,46 @@ class Walk:
 
 @dataclass(slots=True, kw_only=True)
 class Turn:
-    """One packet of a lane."""
+    """One packet of a lane, or one element at the ends."""
 
-    packet: Any
+    part: Segment
+    number: Any
     """Its number in the row."""
     turn: Any
     """Its round."""
     u: Any
-    """Its place among the packets that are loaded together."""
+    """Its place among those that are loaded together."""
     stage: dict[Load, Any]
     """Where their elements are."""
     held: dict[Expr, tuple[Any, Any]] = field(default_factory=dict)
     """Kept values of this packet, where they are kept in threadgroup memory: a lane's own array, and their place."""
 
 
-def compute(k: Kernel, w: Walk, block: Block, segment: Segment, t: Turn) -> None:
+def compute(k: Kernel, w: Walk, block: Block, t: Turn) -> None:
     """One packet: every element in turn, then the stores."""
-    geometry, vector = k.geometry, k.candidate.vector
-    uniform = geometry.shift is None  # then a packet is inside as a whole or not at all
+    row, vector = k.geometry, t.part.vector
     results = {i: block.alloc("y", vector, out.dtype) for i, out in w.stores.items()}
     _hold(k, w, block, t)
-
-    def elements(inner: Block, inside: Callable[[Any], Any] | None) -> None:
+    with block.when(row.inside(t.part, t.number)) as inside:
         for e, array in k.kept.items():
             if e in t.held:
-                _move_shared(k, inner, array, t, *t.held[e], store=False)
-        # The captured form asks before it computes; otherwise elements outside of the row are computed, from what
-        # `copy_packet` puts there, and left out of every reduction: no lane waits for another's branch.
-        with (
-            inner.loop("v", vector, UNROLLED) as (one, v),
-            one.when(inside(v) if inside is not None and k.plain else None) as body,
-        ):
-            _element(k, w, body, t, v, results, None if inside is None or k.plain else inside(v))
+                _move_shared(k, inside, array, t, *t.held[e], store=False)
+        with inside.loop("v", vector, UNROLLED) as (body, v):
+            _element(k, w, body, t, v, results)
         for e, array in w.keeps.items():
             if e in t.held and e not in k.kept:
-                _move_shared(k, inner, array, t, *t.held[e], store=True)
-
-    if not segment.edge:
-        elements(block, None)
-    elif uniform:
-        with block.when(geometry.whole(t.packet, segment)) as inner:
-            elements(inner, None)
-    else:
-        elements(block, lambda v: geometry.inside(t.packet, v, segment))
-    for i, out in w.stores.items():
-        index = k.program.outputs[i].index
-        general = general_offset(k, index, t.packet) if index.stride is None else None
-        copy_packet(
-            block,
-            geometry,
-            out,
-            t.packet,
-            results[i],
-            imm(0),
-            part=segment,
-            store=True,
-            offset=general,
-        )
+                _move_shared(k, inside, array, t, *t.held[e], store=True)
+        for i, out in w.stores.items():
+            index = k.program.outputs[i].index
+            general = general_offset(k, index, t) if index.stride is None else None
+            copy_packet(inside, row, out, t.part, t.number, results[i], imm(0), store=True, offset=general)
 
 
 def _hold(k: Kernel, w: Walk, block: Block, t: Turn) -> None:
     """A lane's own arrays for what is kept in threadgroup memory: one array where a value takes another's place."""
     if k.plain:
         return
-    vector = k.candidate.vector
+    vector = t.part.vector
     of: dict[int, tuple[Any, Any]] = {}
     for e, array in (*k.kept.items(), *w.keeps.items()):
         if not in_shared(k, array):
@@ -112,10 +86,8 @@ def _hold(k: Kernel, w: Walk, block: Block, t: Turn) -> None:
         t.held[e] = of[id(array)]
 
 
-def _element(
-    k: Kernel, w: Walk, block: Block, t: Turn, v: Any, results: dict[int, Any], inside: Any | None
-) -> None:
-    """One column: what the walk keeps, reduces and writes; it counts in reductions where it is `inside`."""
+def _element(k: Kernel, w: Walk, block: Block, t: Turn, v: Any, results: dict[int, Any]) -> None:
+    """One column: what the walk keeps, reduces and writes."""
     memo: dict[Expr, Any] = {}
 
     def read(array: Any, at: Any, dtype: str) -> Any:
@@ -126,8 +98,8 @@ def _element(
             of, at = t.held[e]
             return of, at + v
         if in_shared(k, array):
-            return array, _shared_place(k, t.turn) + v
-        return array, t.turn * imm(k.candidate.vector) + v
+            return array, _shared_place(k, t, v)
+        return array, k.geometry.slot(t.part, t.turn, v)
 
     def kept(e: Expr) -> Any:
         return read(*place(e, k.kept[e]), e.dtype)
@@ -137,7 +109,7 @@ def _element(
         if e in k.kept:
             return place(e, k.kept[e])
         if e in k.ahead:
-            return k.ahead[e], t.turn * imm(k.candidate.vector) + v
+            return k.ahead[e], k.geometry.slot(t.part, t.turn, v)
         return (t.stage[e], staged(k, w, e, t, v)) if isinstance(e, Load) and e in t.stage else None
 
     def each(e: Expr) -> Any:
@@ -157,7 +129,7 @@ def _element(
             if at is not None and widens(at[0], k.kind):
                 return widened(block, *at)
         if isinstance(e, ColIndex):
-            return cast(k.geometry.column(t.packet, v), "int64")
+            return cast(k.geometry.column(t.part, t.number, v), "int64")
         return leaf(k, e)
 
     def value(e: Expr) -> Any:
@@ -175,35 +147,34 @@ def _element(
         r = k.program.reductions[i]
         arrays = w.accumulators[i]
         new = tuple(cast(value(e), d) for e, d in zip(r.elements, held_dtypes(r), strict=True))
-        accumulate(block, r.combiner, arrays, v, new, inside)
+        accumulate(block, r.combiner, arrays, v, new)
     for i, array in results.items():
         out = k.program.outputs[i]
         block.store(array, v, to_memory(value(out.value), out.dtype, k.kind))
 
 
-def accumulate(
-    block: Block, combiner: str, arrays: Sequence[Any], v: Any, new: tuple[Any, ...], inside: Any | None
-) -> None:
-    """Take one element into chain `v` of a reduction; one that is not `inside` leaves it as it is."""
+def accumulate(block: Block, combiner: str, arrays: Sequence[Any], v: Any, new: tuple[Any, ...]) -> None:
+    """Take one element into chain `v` of a reduction."""
     old = tuple(block.bind("m", load(a, v)) for a in arrays)
-    for array, total, before in zip(arrays, combine(combiner, old, new), old, strict=True):
-        block.store(array, v, total if inside is None else tirx.Select(inside, total, before))
+    for array, total in zip(arrays, combine(combiner, old, new), strict=True):
+        block.store(array, v, total)
 
 
 def staged(k: Kernel, w: Walk, ref: Load, t: Turn, v: Any) -> Any:
     """Where element `v` of a packet is among those that were loaded."""
-    round_ = t.turn if t.stage[ref] is w.keeps.get(ref) else t.u
-    return round_ * imm(k.candidate.vector) + v
+    if t.stage[ref] is w.keeps.get(ref):
+        return k.geometry.slot(t.part, t.turn, v)
+    return t.u * imm(t.part.vector) + v
 
 
-def general_offset(k: Kernel, index: Access, packet: Any) -> Any:
+def general_offset(k: Kernel, index: Access, t: Turn) -> Any:
     """The offset of element `v` where it is no affine function of the column."""
     full = index.full
     if full is None:
         raise Unsupported("an access that is neither affine nor spelled out; needs one of both")
 
     def offset(v: Any) -> Any:
-        column = cast(k.geometry.column(packet, v), "int64")
+        column = cast(k.geometry.column(t.part, t.number, v), "int64")
         value = translate(full, lambda e: column if isinstance(e, ColIndex) else leaf(k, e), Block(), k.kind)
         return cast(value, k.index_dtype)
 
@@ -215,22 +186,22 @@ def in_shared(k: Kernel, array: Any) -> bool:
     return any(array is a for a in k.shared_arrays)
 
 
-def _shared_place(k: Kernel, turn: Any) -> Any:
-    """Where the packet of a round is in threadgroup memory: neighbouring lanes have neighbouring packets."""
+def _shared_place(k: Kernel, t: Turn, v: Any) -> Any:
+    """Where element `v` of a packet is in threadgroup memory: neighbouring lanes have neighbouring packets."""
     lane = k.lane if k.candidate.packing == 1 else k.slot * imm(k.candidate.width) + k.lane
-    return (turn * imm(k.candidate.threads) + lane) * imm(k.candidate.vector)
+    return k.geometry.slot(t.part, t.turn, v, k.candidate.threads, lane)
 
 
 def _move_shared(k: Kernel, block: Block, array: Any, t: Turn, local: Any, at: Any, *, store: bool) -> None:
     """Copy one packet between threadgroup memory and a lane."""
-    base = _shared_place(k, t.turn)
-    lanes = k.geometry.lanes_of(str(array.ty.dtype))
+    lanes = k.geometry.lanes_of(str(array.ty.dtype), t.part.vector)
     with (
-        block.loop("h", k.candidate.vector // lanes, UNROLLED) as (half, h),
+        block.loop("h", t.part.vector // lanes, UNROLLED) as (half, h),
         half.loop("v", lanes, VECTORIZED) as (body, v),
     ):
-        v = h * imm(lanes) + v if k.candidate.vector != lanes else v
+        v = h * imm(lanes) + v if t.part.vector != lanes else v
+        place = _shared_place(k, t, v)
         if store:
-            body.store(array, base + v, load(local, at + v))
+            body.store(array, place, load(local, at + v))
         else:
-            body.store(local, at + v, load(array, base + v))
+            body.store(local, at + v, load(array, place))

@@ -162,20 +162,20 @@ def _lane_in_row(k: Kernel, lane: Any) -> Any:
 def columns_between(k: Kernel, begin: Any, lanes: int) -> merge.Count:
     """How many columns the lanes from `begin` on have: an int where all lanes have equally many."""
     row = k.geometry
-    step = row.vector * row.width
-    if row.fixed is not None and row.shift is None and row.fixed % step == 0:
+    if row.fixed is not None and row.fixed % (row.vector * row.width) == 0:
         return row.fixed // row.width * lanes
 
-    def before(end: Any) -> Any:
-        """Elements of the lanes before `end`, those before the first column among them."""
-        rest = tirx.Min(tirx.FloorMod(reach, imm(step)), end * imm(row.vector))
-        return tirx.FloorDiv(reach, imm(step)) * (end * imm(row.vector)) + rest
+    def dealt(total: Any) -> Any:
+        """How many of `total` things, dealt out to all lanes of the row in turn, these lanes have."""
+        width = imm(row.width)
 
-    reach = row.columns if row.shift is None else row.columns + row.shift
-    found = before(begin + imm(lanes)) - before(begin)
-    if row.shift is not None:
-        found = found - tirx.Select(tirx.EQ(begin, imm(0)), row.shift, imm(0))
-    return cast(found, "float32")
+        def before(end: Any) -> Any:
+            return tirx.FloorDiv(total, width) * end + tirx.Min(tirx.FloorMod(total, width), end)
+
+        return before(begin + imm(lanes)) - before(begin)
+
+    found = dealt(row.packets) * imm(row.vector)
+    return cast(found + dealt(row.left) if row.head is not None else found, "float32")
 
 
 def _settle(

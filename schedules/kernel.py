@@ -169,7 +169,8 @@ def _several(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Ride
     """Programs that take some rows one after another, written out: the compiler brings their loads together."""
     begin = first_row(k)
     place(k, begin)
-    load_ahead(k, walks, vectors=True)
+    if k.geometry.head is None:  # then every row is cut alike
+        load_ahead(k, walks, vectors=True)
     once = k.ahead
     for number in range(k.candidate.rows):
         _next_row(k, begin + imm(number, k.index_dtype) if number else begin, once)

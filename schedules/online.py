@@ -59,17 +59,22 @@ def walk_once(k: Kernel, plan: passes.Pass, riders: dict[int, Rider]) -> dict[in
         i: _Maximum(k.block, vector) if rule == "exponential" else _Mean(k.block, vector, n)
         for i, rule in rules.items()
     }
-    loops = Block()
-    for segment in k.geometry.segments():
+    row, loops = k.geometry, Block()
+    left = [(part, fetch(k, w, loops, part, imm(0), part.count)) for part in row.ends()]
+    for segment in row.segments():
         size, count = max(1, IN_FLIGHT // vector), segment.count
         size = min(size, count) if isinstance(count, int) else size
         # Where columns are symbolic, packets behind the row are guarded like those at its end.
         steps = count // size if isinstance(count, int) else tirx.FloorDiv(count + imm(size - 1), imm(size))
         with loops.loop("c", steps, SERIAL) as (body, c):
-            _packets(k, w, body, segment, c * imm(size), size, values, running, n)
+            at = fetch(k, w, body, segment, c * imm(size), size)
+            _chunk(k, w, body, segment, size, at, values, running, n)
         rest = count % size if isinstance(count, int) else 0
         if rest:
-            _packets(k, w, loops, segment, imm(count - rest), rest, values, running, n)
+            at = fetch(k, w, loops, segment, imm(count - rest), rest)
+            _chunk(k, w, loops, segment, rest, at, values, running, n)
+    for part, at in left:
+        _chunk(k, w, loops, part, part.count, at, values, running, n)
     with k.block.when(k.valid) as guard:
         guard.stmts.extend(loops.stmts)
     own: dict[int, Any] = {}
@@ -87,7 +92,7 @@ class _Running(Protocol):
     def refer(self, block: Block, part: Any, count: merge.Count) -> None:
         """Take the earlier reduction of a chunk of `count` columns; what rides on it comes next."""
 
-    def add(self, body: Block, v: Any, value: Any, inside: Any | None) -> None:
+    def add(self, body: Block, v: Any, value: Any) -> None:
         """Take one element of the chunk into chain `v`."""
 
     def close(self, block: Block, count: merge.Count) -> None:
@@ -115,8 +120,8 @@ class _Maximum:
         block.store(self.m, 0, after)
         self.chains = _chains(block, "e", self.vector)
 
-    def add(self, body: Block, v: Any, value: Any, inside: Any | None) -> None:
-        accumulate(body, "sum", [self.chains], v, (tirx.exp(value - self.base),), inside)
+    def add(self, body: Block, v: Any, value: Any) -> None:
+        accumulate(body, "sum", [self.chains], v, (tirx.exp(value - self.base),))
 
     def close(self, block: Block, count: merge.Count) -> None:
         before = block.bind("s", load(self.s, 0))
@@ -147,10 +152,10 @@ class _Mean:
         self.rest = _chains(block, "d", self.vector)
         self.squares = _chains(block, "e", self.vector)
 
-    def add(self, body: Block, v: Any, value: Any, inside: Any | None) -> None:
+    def add(self, body: Block, v: Any, value: Any) -> None:
         step = body.settle("d", value - self.mean)
-        accumulate(body, "sum", [self.rest], v, (step,), inside)
-        accumulate(body, "sum", [self.squares], v, (step * step,), inside)
+        accumulate(body, "sum", [self.rest], v, (step,))
+        accumulate(body, "sum", [self.squares], v, (step * step,))
 
     def close(self, block: Block, count: merge.Count) -> None:
         columns = merge.real(count)
@@ -174,42 +179,41 @@ class _Mean:
         return block.settle("t", pivot * n + s), q
 
 
-def _packets(
+def _chunk(
     k: Kernel,
     w: Walk,
     block: Block,
-    segment: Segment,
-    done: Any,
+    part: Segment,
     size: int,
+    at: Callable[[Any], Turn],
     values: dict[int, Expr],
     running: dict[int, _Running],
     n: Any | None,
 ) -> None:
-    """A chunk: the packets of `size` rounds from `done` on; in registers it is walked twice."""
-    vector = k.candidate.vector
-    at = fetch(k, w, block, segment, done, size)
+    """A chunk: what `size` rounds have loaded; in registers it is walked twice."""
+    vector = part.vector
     held = {i: block.alloc("g", size * vector, "float32") for i in values}
     chains = {i: _chains(block, "c", vector, each.combiner) for i, each in running.items()}
-    counter = _cell(block, "i", 0.0) if segment.edge and n is not None else None
+    counter = _cell(block, "i", 0.0) if part.guarded and n is not None else None
 
-    def reduce(body: Block, t: Turn, v: Any, inside: Any | None) -> None:
+    def reduce(body: Block, t: Turn, v: Any) -> None:
         memo: dict[Expr, Any] = {}
         for i, e in values.items():
             place = t.u * imm(vector) + v
             body.store(held[i], place, cast(_value(k, w, body, t, v, e, memo), "float32"))
-            accumulate(body, running[i].combiner, [chains[i]], v, (load(held[i], place),), inside)
+            accumulate(body, running[i].combiner, [chains[i]], v, (load(held[i], place),))
         if counter is not None:
-            accumulate(body, "sum", [counter], 0, (imm(1.0, "float32"),), inside)
+            accumulate(body, "sum", [counter], 0, (imm(1.0, "float32"),))
 
-    def ride(body: Block, t: Turn, v: Any, inside: Any | None) -> None:
+    def ride(body: Block, t: Turn, v: Any) -> None:
         for i, each in running.items():
-            each.add(body, v, body.bind("g", load(held[i], t.u * imm(vector) + v)), inside)
+            each.add(body, v, body.bind("g", load(held[i], t.u * imm(vector) + v)))
 
-    _each(k, block, segment, size, at, reduce)
+    _each(k, block, size, at, reduce)
     count = size * vector if counter is None else block.bind("i", load(counter, 0))
     for i, each in running.items():
         each.refer(block, block.settle("p", _folded(block, each.combiner, chains[i], vector)), count)
-    _each(k, block, segment, size, at, ride)
+    _each(k, block, size, at, ride)
     for each in running.values():
         each.close(block, count)
     if n is not None:
@@ -219,19 +223,16 @@ def _packets(
 def _each(
     k: Kernel,
     block: Block,
-    segment: Segment,
     size: int,
     at: Callable[[Any], Turn],
-    do: Callable[[Block, Turn, Any, Any | None], None],
+    do: Callable[[Block, Turn, Any], None],
 ) -> None:
-    """`do` for every element of a chunk; those outside of the row are left out, or told from the others."""
-    row = k.geometry
-    uniform = row.shift is None  # then a packet is inside as a whole or not at all
+    """`do` for every element of a chunk."""
     with block.loop("u", size, UNROLLED) as (inner, u):
         t = at(u)
-        guard = row.whole(t.packet, segment) if segment.edge and uniform else None
-        with inner.when(guard) as some, some.loop("v", row.vector, UNROLLED) as (body, v):
-            do(body, t, v, row.inside(t.packet, v, segment) if segment.edge and not uniform else None)
+        some = inner.when(k.geometry.inside(t.part, t.number))
+        with some as inside, inside.loop("v", t.part.vector, UNROLLED) as (body, v):
+            do(body, t, v)
 
 
 def _value(k: Kernel, w: Walk, block: Block, t: Turn, v: Any, e: Expr, memo: dict[Expr, Any]) -> Any:
@@ -241,7 +242,7 @@ def _value(k: Kernel, w: Walk, block: Block, t: Turn, v: Any, e: Expr, memo: dic
         if isinstance(x, Load) and x in t.stage:
             return block.bind("e", from_memory(load(t.stage[x], staged(k, w, x, t, v)), x.dtype, k.kind))
         if isinstance(x, ColIndex):
-            return cast(k.geometry.column(t.packet, v), "int64")
+            return cast(k.geometry.column(t.part, t.number, v), "int64")
         return leaf(k, x)
 
     return translate(e, each, block, k.kind, memo)

@@ -1,17 +1,19 @@
-"""How a row is cut into packets of V elements, and how a packet is read and written.
+"""How a row is cut: packets of V elements that are aligned in memory, and what is left at its ends.
 
-Packet p of a row holds the columns p·V - m … p·V - m + V - 1, where m is how far the row's start stands behind
-a V-aligned element. So a packet is aligned in memory whatever the number of columns, and only the first and the
-last packet of a row can be partial: their elements are accessed one by one.
+Where rows do not start aligned, h columns stand before the first aligned packet, and fewer than V behind the last
+one. Packet p holds the columns h + p·V … h + p·V + V - 1, so it lies in the row as a whole or is none; the at most
+2V - 2 elements at both ends are taken one by one, a lane each.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
 
+from tirx_reduce.ends import fewest_packets, most_left
 from tirx_reduce.program import Access, item_bytes
 
 from .tir import UNROLLED, VECTORIZED, Block, cast, imm, load
@@ -19,20 +21,16 @@ from .tir import UNROLLED, VECTORIZED, Block, cast, imm, load
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """Consecutive rounds that are guarded alike."""
+    """Consecutive rounds over packets, or over the elements at the ends."""
 
-    start: int
+    start: int = 0
     count: Any
     """Rounds; an int, or an expression where the columns are symbolic."""
-    head: bool = False
-    """Some lane may stand before the row's first column."""
-    tail: bool = False
-    """Some lane may stand behind its last."""
-
-    @property
-    def edge(self) -> bool:
-        """Some lane may stand outside the row, or on a partial packet."""
-        return self.head or self.tail
+    vector: int
+    """Elements that a lane takes in a round: V of a packet, one at the ends."""
+    guarded: bool = True
+    """Some lane may have nothing to take, or the last packet of a row that is more than its packets."""
+    ends: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,78 +47,92 @@ class Row:
     base: Any
     """Offset of the row's first element in a dense tensor."""
     head: Any
-    """First packet of the row in a dense tensor: base // vector."""
-    shift: Any
-    """m, or None where every row starts aligned and V divides the columns."""
+    """First aligned packet of the row in a dense tensor; None where rows are whole packets from start to end."""
+    before: Any
+    """Columns that stand before that packet, h."""
+    most_before: int
+    """The most that there are in any row."""
+    packets: Any
+    """Packets as TIR (int32)."""
+    pairs: bool
+    """Whether a packet that lies across two aligned ones may be taken from both."""
     index_dtype: str
     kind: str
 
     @property
-    def packets(self) -> Any:
-        """Packets of a row, partial ones included: an int where columns are fixed."""
-        slack = self.vector - 1 if self.shift is not None else 0
+    def rounds(self) -> Any:
+        """Packets of the busiest lane in the row that has the most: an int where columns are fixed."""
         if self.fixed is not None:
-            return -(-(self.fixed + slack) // self.vector)
-        return tirx.FloorDiv(self.columns + imm(slack + self.vector - 1), imm(self.vector))
+            return -(-(self.fixed // self.vector) // self.width)
+        step = self.vector * self.width
+        return tirx.FloorDiv(self.columns + imm(step - self.vector), imm(step))
 
     @property
-    def rounds(self) -> Any:
-        """Packets of the busiest lane."""
-        if self.fixed is not None:
-            return -(-self.packets // self.width)
-        return tirx.FloorDiv(self.packets + imm(self.width - 1), imm(self.width))
+    def left(self) -> Any:
+        """Elements at the ends."""
+        return self.columns - self.packets * imm(self.vector)
+
+    @property
+    def slots(self) -> Any:
+        """Elements that a lane has room for in an array of its own, where columns are fixed."""
+        return self.rounds * self.vector + sum(part.count for part in self.ends())
 
     def segments(self) -> tuple[Segment, ...]:
-        """Rounds in order, those without any guard apart."""
+        """Rounds over packets in order, those without any guard apart."""
         if self.fixed is None:
-            return (Segment(start=0, count=self.rounds, head=self.shift is not None, tail=True),)
-        first = 1 if self.shift is not None else 0
-        whole = self.fixed // (self.vector * self.width)  # rounds below this lie wholly inside, whatever m is
+            return (Segment(count=self.rounds, vector=self.vector),)
+        packets = fewest_packets(self.fixed, self.vector, self.most_before)
+        # Where something is left at the ends, the last packet is guarded, too: see `straddle`.
+        whole = (packets if self.head is None else max(0, packets - 1)) // self.width
         parts = (
-            Segment(start=0, count=min(first, self.rounds), head=True, tail=whole < 1),
-            Segment(start=first, count=max(0, whole - first)),
-            Segment(start=max(first, whole), count=max(0, self.rounds - max(first, whole)), tail=True),
+            Segment(count=whole, vector=self.vector, guarded=False),
+            Segment(start=whole, count=self.rounds - whole, vector=self.vector),
         )
         return tuple(p for p in parts if p.count)
 
-    def packet(self, turn: Any) -> Any:
-        """Number of this lane's packet in round `turn`."""
+    def ends(self) -> tuple[Segment, ...]:
+        """The rounds over what is left at the ends, if anything is."""
+        if self.head is None:
+            return ()
+        most = most_left(self.fixed, self.vector, self.most_before)
+        return (Segment(count=-(-most // self.width), vector=1, ends=True),)
+
+    def number(self, turn: Any) -> Any:
+        """Number of what this lane takes in round `turn`: a packet, or an element at the ends."""
         if isinstance(turn, tirx.IntImm) and turn.value == 0:
             return self.lane
         return turn * imm(self.width) + self.lane
 
-    def column(self, packet: Any, v: Any) -> Any:
+    def inside(self, part: Segment, number: Any) -> Any | None:
+        """Whether there is such a packet or element; None where there always is."""
+        if not part.guarded:
+            return None
+        return tirx.LT(number, self.left if part.ends else self.packets)
+
+    def column(self, part: Segment, number: Any, v: Any) -> Any:
         """Column of element `v`."""
-        column = packet * imm(self.vector) + v
-        return column if self.shift is None else column - self.shift
+        if part.ends:
+            behind = number + self.packets * imm(self.vector)
+            return behind if _zero(self.before) else tirx.Select(tirx.LT(number, self.before), number, behind)
+        column = number * imm(self.vector) + v
+        return column if _zero(self.before) else self.before + column
 
-    def inside(self, packet: Any, v: Any, part: Segment) -> Any:
-        """Whether element `v` of a packet at an edge is a column of the row."""
-        column = self.column(packet, v)
-        return _both(
-            tirx.GE(column, imm(0)) if part.head else None,
-            tirx.LT(column, self.columns) if part.tail else None,
-        )
+    def slot(self, part: Segment, turn: Any, v: Any, lanes: int = 1, lane: Any | None = None) -> Any:
+        """Place of element `v` of round `turn` in an array that holds a row of each of `lanes`, packets first."""
+        at = turn if lane is None else turn * imm(lanes) + lane
+        if part.ends:
+            return at + imm(self.rounds * self.vector * lanes)
+        return at * imm(self.vector) + v
 
-    def whole(self, packet: Any, part: Segment) -> Any:
-        """Whether all elements of a packet at an edge are columns of the row."""
-        if self.shift is None:
-            return tirx.LT(packet, self.packets if not isinstance(self.packets, int) else imm(self.packets))
-        begin = self.column(packet, imm(0))
-        return _both(
-            tirx.GE(begin, imm(0)) if part.head else None,
-            tirx.LE(begin + imm(self.vector), self.columns) if part.tail else None,
-        )
-
-    def lanes_of(self, dtype: str) -> int:
-        """Elements of the widest access: 16 bytes on CUDA, 4 lanes (and 16 bytes) on Metal."""
+    def lanes_of(self, dtype: str, count: int) -> int:
+        """Elements of the widest access to `count` of them: 16 bytes on CUDA, 4 lanes (and 16 bytes) on Metal."""
         size = item_bytes(dtype)
         widest = min(4, 16 // size) if self.kind == "metal" else 16 // size
-        return min(self.vector, max(1, widest))
+        return min(count, max(1, widest))
 
 
-def _both(a: Any | None, b: Any | None) -> Any:
-    return b if a is None else a if b is None else tirx.And(a, b)
+def _zero(value: Any) -> bool:
+    return isinstance(value, tirx.IntImm) and int(value.value) == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,93 +147,70 @@ class Stream:
     dtype: str
 
     def wide(self, row: Row) -> bool:
-        """Whether a whole packet can be accessed at once."""
+        """Whether a packet can be accessed at once."""
         if row.vector == 1 or self.access.stride != 1:
             return False
-        return self.access.dense or (row.shift is None and self.access.align % row.vector == 0)
+        return self.access.dense or (_zero(row.before) and self.access.align % row.vector == 0)
 
-    def offset(self, row: Row, packet: Any, v: Any, column_offset: Any = None) -> Any:
-        """Element offset of element `v` of a packet."""
+    def offset(self, row: Row, part: Segment, number: Any, v: Any) -> Any:
+        """Element offset of element `v` of a packet, or of an element at the ends."""
         it = row.index_dtype
-        if self.access.dense and row.shift is not None:
-            return (row.head + cast(packet, it)) * imm(row.vector, it) + cast(v, it)
-        if self.access.stride is None:
-            return column_offset
-        column = cast(row.column(packet, v), it)
+        if self.access.dense and row.head is not None and not part.ends:
+            return (row.head + cast(number, it)) * imm(row.vector, it) + cast(v, it)
+        column = cast(row.column(part, number, v), it)
         start = row.base if self.access.dense else self.start
-        if self.access.stride != 1:
-            column = column * imm(self.access.stride, it)
+        if self.access.stride not in (1, None):
+            column = column * imm(self.access.stride or 0, it)
         elif self.wide(row) and not self.access.dense:
             # Proved in `facts`; written so that TVM's code generator can see it, too.
             start = tirx.FloorDiv(start, imm(row.vector, it)) * imm(row.vector, it)
-        return column if isinstance(start, tirx.IntImm) and start.value == 0 else start + column
+        return column if _zero(start) else start + column
 
 
 def copy_packet(
     block: Block,
     row: Row,
     stream: Stream,
-    packet: Any,
+    part: Segment,
+    number: Any,
     local: Any,
     at: Any,
     *,
-    part: Segment,
     store: bool,
     offset: Any = None,
-    fill: bool = False,
 ) -> None:
     """Move one packet between memory and `local[at …]`, all of it at once where that is proved.
 
-    Before: nothing. After, for a load at the edge of a row::
-
-        if whole: local[at : at+V] = x[offset : offset+V]
-        else: for v: if inside(v): local[at + v] = x[offset + v]
-
-    With `fill`, an element outside of the row is loaded as one: its lane may compute with it.
+    After, for a load: `local[at : at+V] = x[offset : offset+V]`. The caller has asked whether there is such a packet.
     """
 
-    def element(inner: Block, v: Any) -> None:
-        where = offset(v) if offset is not None else stream.offset(row, packet, v)
-        if store:
-            inner.store(stream.view, where, load(local, at + v))
-        else:
-            inner.store(local, at + v, load(stream.view, where))
+    def place(v: Any) -> Any:
+        return offset(v) if offset is not None else stream.offset(row, part, number, v)
 
-    def one_by_one(inner: Block, guarded: bool) -> None:
-        with inner.loop("v", row.vector, UNROLLED) as (body, v):
-            inside, otherwise = Block(), Block()
-            element(inside, v)
-            if guarded and fill:
-                otherwise.store(local, at + v, imm(1, stream.dtype))
-            if guarded:
-                body.either(row.inside(packet, v, part), inside, otherwise)
-            else:
-                body.stmts.extend(inside.stmts)
+    lanes = part.vector if stream.wide(row) else 1
+    move(block, row, stream, part.vector, place, local, at, store=store, lanes=lanes)
 
-    if not stream.wide(row):
-        uniform = row.shift is None  # then a packet is inside as a whole or not at all
-        if part.edge and not uniform and fill:
-            whole, partial = Block(), Block()
-            one_by_one(whole, False)
-            one_by_one(partial, True)
-            block.either(row.whole(packet, part), whole, partial)
-            return
-        with block.when(row.whole(packet, part) if part.edge and uniform else None) as inner:
-            one_by_one(inner, part.edge and not uniform)
-        return
-    wide = Block()
-    lanes = row.lanes_of(stream.dtype)
+
+def move(
+    block: Block,
+    row: Row,
+    stream: Stream,
+    count: int,
+    place: Callable[[Any], Any],
+    local: Any,
+    at: Any,
+    *,
+    store: bool,
+    lanes: int | None = None,
+) -> None:
+    """Copy `count` elements between `place` of each in memory and `local[at …]`, up to `lanes` at once (or all)."""
+    lanes = row.lanes_of(stream.dtype, count if lanes is None else lanes)
     with (
-        wide.loop("h", row.vector // lanes, UNROLLED) as (half, h),
+        block.loop("h", count // lanes, UNROLLED) as (half, h),
         half.loop("v", lanes, VECTORIZED) as (body, v),
     ):
-        element(body, h * imm(lanes) + v if row.vector != lanes else v)
-    if not part.edge:
-        block.stmts.extend(wide.stmts)
-    elif row.shift is None:
-        with block.when(row.whole(packet, part)) as inner:
-            inner.stmts.extend(wide.stmts)
-    else:
-        scalar = Block()
-        one_by_one(scalar, True)
-        block.either(row.whole(packet, part), wide, scalar)
+        v = h * imm(lanes) + v if count != lanes else v
+        if store:
+            body.store(stream.view, place(v), load(local, at + v))
+        else:
+            body.store(local, at + v, load(stream.view, place(v)))

@@ -59,7 +59,7 @@ class Prefetch:
     def of(cls, k: Kernel, first: passes.Pass) -> Prefetch | None:
         """The dense matrices of the first walk, where a packet of each is one copy; None where there is none."""
         c = k.candidate
-        whole = k.kind == "cuda" and k.geometry.shift is None and isinstance(k.geometry.rounds, int)
+        whole = k.kind == "cuda" and k.geometry.head is None and isinstance(k.geometry.rounds, int)
         if not whole or c.packing > 1 or c.reuse != "private":
             return None
         loads = tuple(
@@ -89,8 +89,8 @@ def issue(k: Kernel, block: Block, ahead: Prefetch, row: Any) -> None:
         for segment in k.geometry.segments():
             with block.loop("r", segment.count, UNROLLED) as (body, r):
                 turn = imm(segment.start) + r
-                packet = k.geometry.packet(turn)
-                with body.when(k.geometry.whole(packet, segment) if segment.edge else None) as inside:
+                packet = k.geometry.number(turn)
+                with body.when(k.geometry.inside(segment, packet)) as inside:
                     source = base + cast(packet * vector, it)
                     helper(
                         inside,
@@ -111,8 +111,8 @@ def receive(k: Kernel, ahead: Prefetch) -> None:
         for segment in k.geometry.segments():
             with k.block.loop("r", segment.count, UNROLLED) as (body, r):
                 turn = imm(segment.start) + r
-                whole = k.geometry.whole(k.geometry.packet(turn), segment) if segment.edge else None
-                with body.when(whole) as inside, inside.loop("v", vector, VECTORIZED) as (each, v):
+                some = k.geometry.inside(segment, k.geometry.number(turn))
+                with body.when(some) as inside, inside.loop("v", vector, VECTORIZED) as (each, v):
                     place = ahead.place(k, number, turn) + v
                     each.store(taken, turn * imm(vector) + v, load(ahead.array, place))
         k.ahead[ref] = taken

@@ -8,6 +8,7 @@ from typing import Any
 
 from tvm import tirx
 
+from tirx_reduce import ends
 from tirx_reduce.facts_keep import Walks
 from tirx_reduce.program import Const, Expr, Load, RowProgram, Sym, walk
 from tirx_reduce.values import Candidate
@@ -127,11 +128,18 @@ def place(k: Kernel, row: Any) -> None:
     fixed = int(k.program.columns.value) if isinstance(k.program.columns, Const) else None
     columns = imm(fixed) if fixed is not None else cast(extent(k, k.program.columns), "int32")
     base = row * cast(columns, it)
-    shift = head = None
+    head, before, most_before = None, imm(0), 0
+    packets = columns if fixed is None else imm(fixed // c.vector)
     if c.vector > 1 and not (fixed is not None and fixed % c.vector == 0):
-        dense = _reads_dense(k.program)
-        head = tirx.FloorDiv(base, imm(c.vector, it)) if dense else imm(0, it)
-        shift = cast(base - head * imm(c.vector, it), "int32") if dense else imm(0)
+        head = imm(0, it)
+        rows = row_count(k)
+        if _reads_dense(k.program) and not (isinstance(rows, tirx.IntImm) and rows.value == 1):
+            most_before = ends.most_before(fixed, c.vector)
+            head = _named(k, "head", tirx.FloorDiv(base + imm(c.vector - 1, it), imm(c.vector, it)))
+            before = _named(k, "before", cast(head * imm(c.vector, it) - base, "int32"))
+        if fixed is None or ends.fewest_packets(fixed, c.vector, most_before) < fixed // c.vector:
+            whole = tirx.FloorDiv(tirx.Max(columns - before, imm(0)), imm(c.vector))
+            packets = _named(k, "packets", whole)
     k.geometry = Row(
         columns=columns,
         fixed=fixed,
@@ -140,10 +148,19 @@ def place(k: Kernel, row: Any) -> None:
         lane=k.lane if k.rank is None else k.rank * imm(c.width) + k.lane,
         base=base,
         head=head,
-        shift=shift,
+        before=before,
+        most_before=most_before,
+        packets=packets,
+        # The captured form asks for every element once.
+        pairs=k.kind == "cuda" and not k.plain,
         index_dtype=it,
         kind=k.kind,
     )
+
+
+def _named(k: Kernel, name: str, value: Any) -> Any:
+    """A value under a name; spelled out in the captured form, which asks what depends on the row."""
+    return value if k.plain else k.block.settle(name, value)
 
 
 def _reads_dense(program: RowProgram) -> bool:

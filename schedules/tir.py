@@ -126,7 +126,7 @@ class Block:
     ) -> Iterator[tuple[Block, Any]]:
         """A loop from 0; a loop of one step is its body with the index 0."""
         inner = Block()
-        if isinstance(extent, int) and extent == 1 and not annotations:
+        if isinstance(extent, int) and extent == 1:
             yield inner, imm(0)
             self.stmts.extend(inner.stmts)
             return

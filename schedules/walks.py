@@ -14,9 +14,10 @@ from tirx_reduce.values import Candidate
 from . import passes
 from .elements import Turn, Walk, compute, general_offset, in_shared, staged
 from .memory import memory_dtype
-from .packets import Segment, copy_packet
+from .packets import Row, Segment, Stream
 from .row_values import held_dtypes, hoist, start_of, stream
 from .state import Kernel
+from .straddle import Wanted, load_round, packets_for_one, straddles
 from .tir import SERIAL, UNROLLED, Block, imm
 
 # Scalars of one stream that a lane loads before it uses the first: enough independent accesses to hide memory.
@@ -47,18 +48,23 @@ def walk_columns(k: Kernel, number: int, plan: passes.Pass) -> Walk:
     for i in plan.outputs:
         out = k.program.outputs[i]
         w.stores[i] = stream(k, out.param, out.index, out.dtype)
-    loops = Block()
+    row, loops = k.geometry, Block()
+    # Asked for first and computed last: nobody waits for them.
+    left = [(part, fetch(k, w, loops, part, imm(0), part.count)) for part in row.ends()]
     # Kept values live in registers only where every index of their array is a constant.
     in_registers = bool(k.ahead) or any(not in_shared(k, a) for a in (*w.keeps.values(), *k.kept.values()))
     kind = UNROLLED if in_registers else SERIAL
-    for segment in k.geometry.segments():
+    for segment in row.segments():
         size = _chunk(k, segment)
         count = segment.count
-        with loops.loop("c", count // size if isinstance(count, int) else count, kind) as (body, c):
+        steps = count // size if isinstance(count, int) else count
+        with loops.loop("c", steps, kind, _as_it_stands(row, w) if kind is SERIAL else None) as (body, c):
             _packets(k, w, body, segment, c * imm(size), size)
         rest = count % size if isinstance(count, int) else 0
         if rest:
             _packets(k, w, loops, segment, imm(count - rest), rest)
+    for part, at in left:
+        _compute_all(k, w, loops, part.count, at)
     if k.plain:
         k.block.add(tirx.AttrStmt(imm(0), "tirx_reduce.pass", imm(number), loops.stmt()))
     else:
@@ -67,6 +73,14 @@ def walk_columns(k: Kernel, number: int, plan: passes.Pass) -> Walk:
             guard.stmts.extend(loops.stmts)
     k.kept = w.keeps if plan.kept else k.kept
     return w
+
+
+def _as_it_stands(row: Row, w: Walk) -> dict[str, Any] | None:
+    """Annotations of a loop that the compiler had better not unroll: pairs of packets take many registers.
+
+    Unrolled, an RMSNorm of 50257 bf16 columns took 128 of them in place of 40, and spilled.
+    """
+    return {"disable_unroll": True} if packets_for_one(row, w.loads.values()) > 1 else None
 
 
 def _fold_factors(k: Kernel, values: tuple[Expr, ...]) -> None:
@@ -105,7 +119,7 @@ def _start_keeps(k: Kernel, w: Walk) -> None:
         if value in k.ahead:
             w.keeps[value] = k.ahead.pop(value)
             continue
-        extent = k.geometry.rounds * k.candidate.vector
+        extent = k.geometry.slots
         if k.candidate.reuse != "shared" or w.plan.found:
             w.keeps[value] = k.block.alloc(f"kept{i}", extent, dtype)
             continue
@@ -147,8 +161,8 @@ def load_ahead(k: Kernel, later: tuple[passes.Pass, ...], vectors: bool = False,
     early : bool
         Before anything else is done, and so all that there is room for.
     """
-    rounds = k.geometry.rounds
-    if k.plain or not isinstance(rounds, int) or (k.candidate.reuse == "reload" and not early):
+    row = k.geometry
+    if k.plain or row.fixed is None or (k.candidate.reuse == "reload" and not early):
         return
     loads = {ref: None for plan in later for ref in passes.column_loads(k.program, plan)}
     wanted = [
@@ -156,25 +170,24 @@ def load_ahead(k: Kernel, later: tuple[passes.Pass, ...], vectors: bool = False,
     ]
     wanted = [ref for ref in wanted if not vectors or k.walks.is_vector(ref)]
     pays = early or vectors or k.short or k.cluster or len(wanted) == 1
-    if not wanted or not pays or not _room_ahead(k, wanted, rounds * k.candidate.vector, early):
+    sources = {ref: stream(k, ref.param, ref.index, ref.dtype) for ref in wanted} if pays else {}
+    if not sources or not _room_ahead(k, sources, early):
         return
-    for ref in wanted:
-        source = stream(k, ref.param, ref.index, ref.dtype)
-        array = k.block.alloc("ahead", rounds * k.candidate.vector, source.dtype)
+    for ref, source in sources.items():
+        array = k.block.alloc("ahead", row.slots, source.dtype)
         with k.block.when(k.valid) as inside:
-            for segment in k.geometry.segments():
-                with inside.loop("r", segment.count, UNROLLED) as (body, r):
-                    turn = imm(segment.start) + r
-                    at = turn * imm(k.candidate.vector)
-                    packet = k.geometry.packet(turn)
-                    copy_packet(
-                        body, k.geometry, source, packet, array, at, part=segment, store=False, fill=True
-                    )
+            for part in (*row.segments(), *row.ends()):
+                with inside.loop("r", part.count, UNROLLED) as (body, r):
+                    turn = imm(part.start) + r
+                    here = Wanted(source, array, row.slot(part, turn, imm(0)))
+                    load_round(body, row, part, row.number(turn), [here])
         k.ahead[ref] = array
 
 
-def _room_ahead(k: Kernel, wanted: list[Load], scalars: int, early: bool) -> bool:
-    """Whether registers have room for `scalars` elements of each of `wanted`, and it is wise to take so many."""
+def _room_ahead(k: Kernel, wanted: dict[Load, Stream], early: bool) -> bool:
+    """Whether registers have room for this lane's packets of each of `wanted`, and it is wise to take so many."""
+    row = k.geometry
+    scalars = row.rounds * row.vector
 
     def words(values: Iterable[Expr]) -> float:
         return sum(scalars * item_bytes(memory_dtype(e.dtype, k.kind)) / 4 for e in values)
@@ -184,44 +197,45 @@ def _room_ahead(k: Kernel, wanted: list[Load], scalars: int, early: bool) -> boo
         return False
     if early:
         return True
-    alone = len(wanted) == 1 and k.geometry.shift is None  # then its accesses are wide
-    return len(wanted) * scalars <= AHEAD or (alone and words(wanted) <= AHEAD)
+    alone = len(wanted) == 1 and all(s.wide(row) or straddles(row, s) for s in wanted.values())
+    every = sum(scalars * packets_for_one(row, (s,)) for s in wanted.values())
+    return every <= AHEAD or (alone and words(wanted) <= AHEAD)
 
 
 def _packets(k: Kernel, w: Walk, body: Block, segment: Segment, done: Any, size: int) -> None:
     """`size` rounds from `done` on: all their loads, then all their computing."""
-    at = fetch(k, w, body, segment, done, size)
+    _compute_all(k, w, body, size, fetch(k, w, body, segment, done, size))
+
+
+def _compute_all(k: Kernel, w: Walk, body: Block, size: int, at: Callable[[Any], Turn]) -> None:
     with body.loop("u", size, UNROLLED) as (inner, u):
-        compute(k, w, inner, segment, at(u))
+        compute(k, w, inner, at(u))
 
 
-def fetch(k: Kernel, w: Walk, body: Block, segment: Segment, done: Any, size: int) -> Callable[[Any], Turn]:
-    """Load the packets of `size` rounds from `done` on; gives each of them by its place."""
-    vector = k.candidate.vector
+def fetch(k: Kernel, w: Walk, body: Block, part: Segment, done: Any, size: int) -> Callable[[Any], Turn]:
+    """Load what `size` rounds from `done` on take; gives each of them by its place."""
+    row = k.geometry
     in_place = k.candidate.reuse != "shared"
+    extent = size * part.vector
     stage = {
-        ref: w.keeps[ref] if ref in w.keeps and in_place else body.alloc("x", size * vector, source.dtype)
+        ref: w.keeps[ref] if ref in w.keeps and in_place else body.alloc("x", extent, source.dtype)
         for ref, source in w.loads.items()
     }
 
     def at(u: Any) -> Turn:
-        turn = (done + imm(segment.start) if segment.start else done) + u
-        return Turn(packet=k.geometry.packet(turn), turn=turn, u=u, stage=stage)
+        turn = (done + imm(part.start) if part.start else done) + u
+        return Turn(part=part, number=row.number(turn), turn=turn, u=u, stage=stage)
 
     with body.loop("u", size, UNROLLED) as (inner, u):
         t = at(u)
-        for ref, source in w.loads.items():
-            general = general_offset(k, ref.index, t.packet) if ref.index.stride is None else None
-            copy_packet(
-                inner,
-                k.geometry,
+        loads = [
+            Wanted(
                 source,
-                t.packet,
                 stage[ref],
                 staged(k, w, ref, t, imm(0)),
-                part=segment,
-                store=False,
-                offset=general,
-                fill=not k.plain,
+                general_offset(k, ref.index, t) if ref.index.stride is None else None,
             )
+            for ref, source in w.loads.items()
+        ]
+        load_round(inner, row, part, t.number, loads)
     return at

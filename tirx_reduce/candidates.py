@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
+from .ends import most_before, most_left
 from .facts_keep import Walks
 from .program import Access, Load, RowIndex, item_bytes, walk
 from .values import Candidate, DeviceLimits, RowFacts
@@ -125,7 +126,7 @@ def _needs(facts: RowFacts) -> _Needs:
     roots = [o.value for o in program.outputs] + [e for r in program.reductions for e in r.elements]
     accesses += [(e.param, e.dtype, e.index) for e in walk(*roots) if isinstance(e, Load)]
     along = [(p, d, a) for p, d, a in accesses if a.stride == 1]
-    # A vector over the columns alone is read in scalars where a ragged row shifts it: it limits nothing.
+    # A vector over the columns alone is read in two packets, or in scalars, where a ragged row shifts it: no limit.
     matrices = [(p, a) for p, _, a in along if any(isinstance(e, RowIndex) for e in walk(a.row))]
     return _Needs(
         narrowest=min((item_bytes(dtype) for _, dtype, _ in along), default=1),
@@ -250,11 +251,11 @@ def _reuse_refusal(candidate: Candidate, facts: RowFacts, needs: _Needs, limits:
 
 
 def _lane_slots(candidate: Candidate, columns: int) -> int:
-    """Elements that the lanes of a group have room for: whole packets, one more where rows start unaligned."""
-    ragged = candidate.vector - 1 if columns % candidate.vector else 0
-    packets = math.ceil((columns + ragged) / candidate.vector)
-    rounds = math.ceil(packets / (candidate.width * candidate.splits))
-    return rounds * candidate.vector * candidate.threads
+    """Elements that the lanes of a group have room for: whole packets, and what is left at the ends of a row."""
+    vector, lanes = candidate.vector, candidate.width * candidate.splits
+    packets = math.ceil(columns // vector / lanes)
+    left = math.ceil(most_left(columns, vector, most_before(columns, vector)) / lanes)
+    return (packets * vector + left) * candidate.threads
 
 
 def _resident_refusal(

@@ -108,9 +108,9 @@ class _Count:
             self._loop(stmt)
         elif isinstance(stmt, tirx.IfThenElse):
             self._expr(stmt.condition)
-            self.visit(stmt.then_case)
+            self._piece(stmt.then_case)
             if stmt.else_case is not None:
-                self.visit(stmt.else_case)
+                self._piece(stmt.else_case)
         elif isinstance(stmt, tirx.BufferStore):
             self._store(stmt)
         elif isinstance(stmt, tirx.Evaluate):
@@ -140,13 +140,16 @@ class _Count:
     def _loop(self, stmt: Any) -> None:
         if stmt.thread_binding is not None and str(stmt.thread_binding.thread_tag).startswith("blockIdx"):
             self._group(stmt.loop_var, stmt.extent)
+        self._piece(stmt.body)
+
+    def _piece(self, body: Any) -> None:
+        """Loops and branches side by side are pieces of one walk (packets, the ends): a column lies in one of them."""
         outer = self._current
         if outer is None or self._inside:
-            self.visit(stmt.body)
+            self.visit(body)
             return
-        # Loops side by side are pieces of one walk (a body and its rest): a column lies in one of them.
         self._current, self._inside = _Pass(loaded=outer.loaded, stored=outer.stored), True
-        self.visit(stmt.body)
+        self.visit(body)
         piece, self._current, self._inside = self._current, outer, False
         ordinals: dict[Any, int] = {}
         for access in piece.accesses.values():

@@ -93,6 +93,15 @@ EMU_ALWAYS float __uint_as_float(unsigned a) { return __builtin_bit_cast(float, 
 EMU_ALWAYS int __popc(unsigned a) { return __builtin_popcount(a); }
 EMU_ALWAYS int __popcll(unsigned long long a) { return __builtin_popcountll(a); }
 EMU_ALWAYS int __clz(int a) { return a ? __builtin_clz(unsigned(a)) : 32; }
+EMU_ALWAYS unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
+  return unsigned(((uint64_t(high) << 32) | low) >> (by & 31));
+}
+EMU_ALWAYS unsigned __byte_perm(unsigned low, unsigned high, unsigned take) {
+  uint64_t both = (uint64_t(high) << 32) | low;
+  unsigned out = 0;
+  for (int i = 0; i < 4; ++i) out |= unsigned((both >> (8 * ((take >> (4 * i)) & 7))) & 255) << (8 * i);
+  return out;
+}
 EMU_ALWAYS int __ffs(int a) { return __builtin_ffs(a); }
 template <class T>
 EMU_ALWAYS T __ldg(const T* p) {

@@ -1,0 +1,33 @@
+"""How a row of dense rows falls into packets of V aligned elements, in numbers: the most and the fewest of each.
+
+Rows lie one behind the other, so a row may start anywhere between two multiples of V.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+
+
+def most_before(columns: int | None, vector: int) -> int:
+    """Columns before the first aligned packet, in the row that has the most; None for symbolic columns."""
+    return vector - (1 if columns is None else gcd(columns, vector))
+
+
+def fewest_packets(columns: int, vector: int, before: int) -> int:
+    """Whole packets in the row that has the fewest, where up to `before` columns stand before the first.
+
+    >>> fewest_packets(4095, 8, most_before(4095, 8)), fewest_packets(4097, 8, most_before(4097, 8))
+    (511, 511)
+    """
+    return max(0, columns - before) // vector
+
+
+def most_left(columns: int | None, vector: int, before: int) -> int:
+    """Elements that stand in no packet, at both ends of the row that has the most.
+
+    >>> most_left(4095, 8, most_before(4095, 8)), most_left(4097, 8, most_before(4097, 8))
+    (7, 9)
+    """
+    if columns is None:
+        return vector - 1 + before
+    return columns - fewest_packets(columns, vector, before) * vector
