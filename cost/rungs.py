@@ -65,14 +65,19 @@ def vectors(shape: Shape, limits: DeviceLimits) -> list[int]:
     widest = 16 // shape.storage_bytes if limits.kind == "cuda" else 4
     some = [v for v in (8, 4, 2, 1) if v <= min(widest, shape.columns)]
     even = [v for v in some if shape.columns % v == 0]
-    # Rows that do not start aligned: their first and last packets are partial, which pays where there are many between.
     if limits.max_cluster > 1 and shape.columns > 2048 and even[0] < widest // 2:
-        few = shape.rows < (limits.cores or ASSUMED_CORES)
-        if shape.storage_bytes < 4:
-            even = [widest // 2, *even]
-        elif shape.columns > 8192:
-            even = [widest if few else widest // 2, *even]
+        even = [_unaligned(shape, widest, limits), *even]
     return list(dict.fromkeys((*even, *some)))
+
+
+def _unaligned(shape: Shape, widest: int, limits: DeviceLimits) -> int:
+    """Elements of an access to rows that start anywhere: few take as many as they can, float32 with weights fewer."""
+    few = shape.rows < (limits.cores or ASSUMED_CORES)
+    if shape.storage_bytes < 4:
+        return widest
+    if shape.reductions == 1:
+        return widest if few or shape.columns > 8192 else widest // 2
+    return widest // 2 if few or shape.weighted else widest
 
 
 def wanted(shape: Shape, vector: int, limits: DeviceLimits) -> Candidate:
@@ -81,8 +86,7 @@ def wanted(shape: Shape, vector: int, limits: DeviceLimits) -> Candidate:
     if shape.columns <= SHORT:
         width = min(limits.subgroup_size, 1 << max(0, math.ceil(math.log2(max(1.0, rung.lanes)))))
     else:
-        ragged = vector - 1 if shape.columns % vector else 0
-        width = _width(rung.lanes / rung.splits, (shape.columns + ragged) / (vector * rung.splits), limits)
+        width = _width(rung.lanes / rung.splits, shape.columns // vector / rung.splits, limits)
     return Candidate(
         width=width,
         packing=_packing(shape, width, limits) if rung.splits == rung.rows == 1 else 1,
@@ -111,18 +115,21 @@ def _clustered(shape: Shape, vector: int, limits: DeviceLimits) -> _Rung:
     if n <= SHORT:
         return _Rung(lanes=n / 16 if shape.storage_bytes < 4 and shape.weighted else n / 8)
     if shape.rows < cores:
-        return _few(shape, most)
+        return _few(shape, most) if n % vector == 0 or n <= 2048 else _few_unaligned(shape, most)
     if n > 65536:
         return _long(shape, most) if shape.storage_bytes >= 4 else _long_sixteen_bits(shape, most)
     if shape.rows < 2 * cores and n <= 4096:
         return _Rung(lanes=n / 8, splits=1 if n <= 2048 else 2)
     if shape.storage_bytes < 4 and vector > 1:
         return _sixteen_bits(shape, vector, most)
-    if n <= (2048 if shape.reductions == 1 else 5632):
+    if n <= (5632 if shape.reductions > 1 or n % vector else 2048):
         return _Rung(lanes=n / 8)
     if n <= 8192:
         return _Rung(lanes=n / 16 if shape.weighted else n / 8, splits=2)
-    return _Rung(lanes=2048 if shape.weighted and n > 16384 else max(1024, n / 32), splits=min(8, most))
+    return _Rung(
+        lanes=2048 if shape.weighted and n > 16384 and n % vector == 0 else max(1024, n / 32),
+        splits=min(8, most),
+    )
 
 
 def _long(shape: Shape, most: int) -> _Rung:
@@ -147,7 +154,9 @@ def _sixteen_bits(shape: Shape, vector: int, most: int) -> _Rung:
     """Streams of 16-bit rows."""
     n = shape.columns
     if n % vector:
-        return _Rung(lanes=n / 32, splits=1 if n <= 8192 else min(8, most))
+        if n <= 8192:
+            return _Rung(lanes=n / (16 if shape.reductions > 1 and not shape.weighted else 32))
+        return _Rung(lanes=n / 32, splits=min(8, most), reuse="shared" if shape.weighted else "private")
     if n <= 1024 and shape.weighted:
         # Weights take as many accesses as rows do: two rows a program read them once.
         return _Rung(lanes=n / 16, rows=2)
@@ -185,6 +194,17 @@ def _few(shape: Shape, most: int) -> _Rung:
         return _Rung(lanes=n / 8, splits=min(most, 1 << math.ceil(math.log2(n / 6400))))
     lane = 8 if shape.reductions > 1 and not shape.weighted and shape.rows > 1 else 16
     return _Rung(lanes=n / lane, splits=most)
+
+
+def _few_unaligned(shape: Shape, most: int) -> _Rung:
+    """The same where rows start anywhere: 16 bits do better in one group, for a reason that was not found."""
+    n = shape.columns
+    if shape.storage_bytes < 4 and n <= 32768:
+        return _Rung(lanes=WIDEST)
+    if n > 65536:
+        return _few(shape, most)
+    lane = 16 if shape.reductions == 1 else 6 if shape.weighted else 8
+    return _Rung(lanes=n / lane, splits=min(most, 1 << math.ceil(math.log2(n / 6400))))
 
 
 def _alone(shape: Shape, vector: int, limits: DeviceLimits) -> _Rung:

@@ -77,6 +77,11 @@ class Row:
         """Elements that a lane has room for in an array of its own, where columns are fixed."""
         return self.rounds * self.vector + sum(part.count for part in self.ends())
 
+    @property
+    def room(self) -> Any:
+        """The same in registers: whole pairs, so that elements of 16 bits can be taken by words."""
+        return self.slots + self.slots % 2 if self.vector > 1 else self.slots
+
     def segments(self) -> tuple[Segment, ...]:
         """Rounds over packets in order, those without any guard apart."""
         if self.fixed is None:

@@ -119,11 +119,10 @@ def _start_keeps(k: Kernel, w: Walk) -> None:
         if value in k.ahead:
             w.keeps[value] = k.ahead.pop(value)
             continue
-        extent = k.geometry.slots
         if k.candidate.reuse != "shared" or w.plan.found:
-            w.keeps[value] = k.block.alloc(f"kept{i}", extent, dtype)
+            w.keeps[value] = k.block.alloc(f"kept{i}", k.geometry.room, dtype)
             continue
-        extent *= k.candidate.threads
+        extent = k.geometry.slots * k.candidate.threads
         big = k.kind == "cuda" and extent * item_bytes(dtype) > DYNAMIC_BYTES
         if big and i:
             raise Unsupported("shared: two arrays of dynamic shared memory; needs one kept value a column")
@@ -174,7 +173,7 @@ def load_ahead(k: Kernel, later: tuple[passes.Pass, ...], vectors: bool = False,
     if not sources or not _room_ahead(k, sources, early):
         return
     for ref, source in sources.items():
-        array = k.block.alloc("ahead", row.slots, source.dtype)
+        array = k.block.alloc("ahead", row.room, source.dtype)
         with k.block.when(k.valid) as inside:
             for part in (*row.segments(), *row.ends()):
                 with inside.loop("r", part.count, UNROLLED) as (body, r):
