@@ -58,6 +58,8 @@ class _Rung:
     reuse: str = "private"
     merged: bool = False
     rows: int = 1
+    exact: bool = False
+    """Take so many lanes, whether some have nothing to take in the last round or not."""
 
 
 def vectors(shape: Shape, limits: DeviceLimits) -> list[int]:
@@ -85,6 +87,8 @@ def wanted(shape: Shape, vector: int, limits: DeviceLimits) -> Candidate:
     rung = _clustered(shape, vector, limits) if limits.max_cluster > 1 else _alone(shape, vector, limits)
     if shape.columns <= SHORT:
         width = min(limits.subgroup_size, 1 << max(0, math.ceil(math.log2(max(1.0, rung.lanes)))))
+    elif rung.exact:
+        width = min(int(rung.lanes), limits.max_threads)
     else:
         width = _width(rung.lanes / rung.splits, shape.columns // vector / rung.splits, limits)
     return Candidate(
@@ -200,7 +204,7 @@ def _few_unaligned(shape: Shape, most: int) -> _Rung:
     """The same where rows start anywhere: 16 bits do better in one group, for a reason that was not found."""
     n = shape.columns
     if shape.storage_bytes < 4 and n <= 32768:
-        return _Rung(lanes=WIDEST)
+        return _Rung(lanes=WIDEST, exact=shape.weighted)
     if n > 65536:
         return _few(shape, most)
     lane = 16 if shape.reductions == 1 else 6 if shape.weighted else 8

@@ -15,6 +15,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import evidence_grid as grid  # noqa: E402 - the paths come first
 import evidence_mail as mail  # noqa: E402
+import evidence_prologue as prologue  # noqa: E402
 import evidence_sweeps as sweeps  # noqa: E402
 
 from tirx_reduce.bench import counters_report  # noqa: E402
@@ -143,7 +144,7 @@ def counts() -> str:
     final = rows_of([STUDY / "grid.jsonl.gz", STUDY / "grid_compile.jsonl.gz"])
     counted = STUDY / "counters.jsonl.gz"
     read_there = counters_report.readings(counters_report.rows_of([counted])) if counted.exists() else None
-    lines = json.loads((STUDY / "before_mail.json").read_text())["lines"]
+    lines = json.loads((STUDY / "before_prologue.json").read_text())["lines"]
     before = {(dtype, operator, shape): share for dtype, operator, shape, share in lines}
     return grid.counts(final, before, table, read_there)
 
@@ -155,7 +156,12 @@ def swept() -> str:
 
 def swept_since() -> str:
     """What the sweeps after the exchange by mail say."""
-    return mail.tables(STUDY / "sweeps_mail.json", rows_of([STUDY / "grid.jsonl.gz"]), table)
+    return mail.tables(STUDY / "sweeps_mail.json.gz", table)
+
+
+def swept_last() -> str:
+    """What the sweeps with prologues say, and the ladder that came of them."""
+    return prologue.tables(STUDY / "sweeps_prologue.json.gz", rows_of([STUDY / "grid.jsonl.gz"]), table)
 
 
 def warm() -> str:
@@ -186,6 +192,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "counts.md": counts,
     "sweeps.md": swept,
     "mail.md": swept_since,
+    "prologue.md": swept_last,
     **{page: make for page, (records, make) in LATER.items() if (STUDY / records).exists()},
 }
 

@@ -1,7 +1,8 @@
-"""Tables of the sweeps after the exchange by mail: the ladder beside the best, and what each variant is worth."""
+"""Tables of the sweeps after the exchange by mail: what each variant and each kind of mapping is worth."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from collections import defaultdict
@@ -42,10 +43,10 @@ _KINDS = {
 }
 
 
-def tables(path: Path, grid: Sequence[Mapping[str, Any]], table: Table) -> str:
-    """All of it; `grid` holds the rows of the final run, with the plans that were measured there."""
-    lines = json.loads(path.read_text())["lines"]
-    return _ladder(lines, grid, table) + "\n" + _variants(lines, table) + "\n" + _kinds(lines, table)
+def tables(path: Path, table: Table) -> str:
+    """All of it."""
+    lines = json.loads(gzip.decompress(path.read_bytes()))["lines"]
+    return _variants(lines, table) + "\n" + _kinds(lines, table)
 
 
 def _best(lines: Sequence[Mapping[str, Any]]) -> dict[Key, dict[str, float]]:
@@ -61,36 +62,6 @@ def _best(lines: Sequence[Mapping[str, Any]]) -> dict[Key, dict[str, float]]:
             if not _VARIANT.search(plain):
                 found[one["dtype"], one["operator"], one["shape"]][plain].append(us / one["copy_us"])
     return {line: {name: median(v) for name, v in of.items()} for line, of in found.items()}
-
-
-def _mapping(c: Mapping[str, Any]) -> str:
-    name = f"W{c['width']} P{c['packing']} V{c['vector']} {c['reuse']} S{c['splits']}"
-    return name + (" m" if c.get("merged") else "") + (f" r{c['rows']}" if c.get("rows", 1) > 1 else "")
-
-
-def _ladder(lines: Sequence[Mapping[str, Any]], grid: Sequence[Mapping[str, Any]], table: Table) -> str:
-    best = _best(lines)
-    body, ratios = [], []
-    for row in grid:
-        of = best.get((row["dtype"], row["operator"], row["shape"]), {})
-        if not of:
-            continue
-        least = min(of, key=lambda name: of[name])
-        mine = _mapping(row["ours"]["ladder"]["candidate"])
-        if mine not in of:
-            cells = ["−", "−"]
-        else:
-            ratios.append(of[mine] / of[least])
-            cells = [f"{of[mine]:.3f}", f"{ratios[-1]:.3f}"]
-        body.append([f"{row['dtype']} {row['operator']} {row['shape'].replace('x', '×')}", str(len(of)), least,
-                     f"{of[least]:.3f}", mine, *cells])  # fmt: skip
-    near = sum(r <= 1.02 for r in ratios)
-    head = ["line", "mappings", "best", "÷ copy", "ladder", "÷ copy", "ladder ÷ best"]
-    return (
-        "### The ladder beside the best mapping\n\nMedians over the sweeps in which a mapping stands. The ladder is "
-        f"within 2 % of the best on {near} of {len(ratios)} lines, {median(ratios):.3f} at the median, "
-        f"{max(ratios):.3f} at most. The best of many noisy medians is optimistic.\n\n" + table(head, body)
-    )
 
 
 def _pairs(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:

@@ -110,10 +110,12 @@ def used(body: Any) -> dict[Any, Use]:
         elif kind is tirx.BufferStore:
             note(node.buffer, _bytes(node.value.ty.dtype), written=True)
         elif str(node.op.name) == "tirx.cuda.func_call":
-            stores = "store" in str(node.args[0].value)
+            name = str(node.args[0].value)
+            # A prefetch, and the address of what is read, take any start.
+            size, stores = PACKET if "copy" in name else 1, "store" in name
             for argument in node.args[1:]:
                 if isinstance(argument, compat.Call) and str(argument.op.name) == "tirx.address_of":
-                    note(argument.args[0].source, PACKET, stores)
+                    note(argument.args[0].source, size, stores)
 
     kinds = (tirx.DeclBuffer, compat.TensorLoad, tirx.BufferStore, compat.Call)
     tvm_ffi.structural_walk(body, (kinds, look), order="pre")

@@ -42,8 +42,10 @@ API void emu_prefetch(int site, const void* from, int bytes) {
   g_site_line = site & 0xffff;
   uint64_t a = uint64_t(from), off = a - uint64_t(g_base);
   uint32_t id = off < kDevice ? g_page_region[off / kPage] : 0;
-  if (!id || a + uint64_t(bytes) > g_regions[id - 1].start + g_regions[id - 1].bytes)
-    fail(F_OUT_OF_BOUNDS, "a prefetch reaches past the end of the buffer", nullptr, S_DEVICE, int(id) - 1, -1, 0, bytes);
+  const Region* r = id ? &g_regions[id - 1] : nullptr;
+  if (!r || a + uint64_t(bytes) > r->start + r->bytes)
+    fail(F_OUT_OF_BOUNDS, "a prefetch reaches past the end of the buffer", nullptr, S_DEVICE, int(id) - 1,
+         r ? int64_t(r->bytes) : -1, 0, bytes);
   g_site_line = 0;
 }
 
