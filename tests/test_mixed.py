@@ -53,6 +53,7 @@ FACTORS: dict[str, Any] = {
 FEWER: dict[str, Any] = {
     "op": ("softmax", "log_softmax", "layer_norm", "rms_norm", "add_rms_norm"),
     "mapping": ("packed", "two of two subgroups", "merged", "split", "split merged"),
+    "tail": ("whole", "prime", "little"),
 }
 ROWS = 5
 
@@ -93,12 +94,22 @@ def right(row: Row, orders: tuple[str, ...] = ("random",)) -> None:
 
 def quick(row: Row) -> bool:
     """Those of short texts."""
-    return legal(row) and columns(row) <= 800
+    return legal(row) and columns(row) <= 600
 
 
 @pytest.mark.parametrize("row", pairwise({**FACTORS, **FEWER}, quick), ids=label)
 def test_every_pair_of_round_count_and_mapping(row: Row) -> None:
     right(row)
+
+
+@pytest.mark.parametrize("op", ["softmax", "layer_norm"])
+def test_a_cluster_of_four_with_full_registers(op: str) -> None:
+    for mapping, tail, dtype, vector in (
+        ("split", "odd", "float32", 4),
+        ("split merged", "prime", "bfloat16", 8),
+    ):
+        row = {"op": op, "mapping": mapping, "rounds": "full and 2", "tail": tail, "dtype": dtype}
+        right({**row, "vector": vector, "target": "cuda"})
 
 
 @pytest.mark.slow
