@@ -222,7 +222,7 @@ def analytic_price(f: dict[str, int], candidate: dict[str, Any]) -> float:
 
 def rank(candidate: dict[str, Any]) -> tuple[int, int]:
     """Order among equal prices."""
-    return candidate["width"], ("reload", "private", "shared").index(candidate["reuse"])
+    return candidate["width"], ("reload", "private", "shared", "mixed").index(candidate["reuse"])
 
 
 def offers(

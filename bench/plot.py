@@ -19,6 +19,7 @@ _LOOK = {
     "reload": {"marker": "o", "linestyle": "-", "color": "#1b4f72", "markerfacecolor": "white"},
     "private": {"marker": "s", "linestyle": "--", "color": "#b9770e", "markerfacecolor": "none"},
     "shared": {"marker": "^", "linestyle": ":", "color": "#196f3d", "markerfacecolor": "none"},
+    "mixed": {"marker": "D", "linestyle": "-.", "color": "#6c3483", "markerfacecolor": "none"},
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tirx_reduce.candidates import private_rounds
 from tirx_reduce.errors import ReduceError
 from tirx_reduce.values import Candidate, DeviceLimits, FamilyCounts, Features
 
@@ -39,7 +40,10 @@ def features(
     if rows < 1 or columns < 1:
         raise ReduceError(f"demand of {rows} rows of {columns} columns; needs 1 or more of each")
     lane_elements = _up(columns, candidate.width * candidate.vector) * candidate.vector
-    kept = counts.kept * lane_elements if candidate.reuse == "private" else 0
+    private = lane_elements if candidate.reuse == "private" else 0
+    if candidate.reuse == "mixed":
+        rounds = private_rounds(candidate, max(1, counts.kept), columns)
+        private = min(lane_elements, rounds * candidate.vector)
     return Features(
         rows=rows,
         columns=columns,
@@ -52,7 +56,7 @@ def features(
         threadgroups=_up(rows, candidate.packing * candidate.rows) * candidate.splits,
         program_global_access_bytes=columns * counts.column_bytes_per_row_column,
         worker_global_access_bytes=lane_elements * counts.column_bytes_per_row_column,
-        worker_private_access_bytes=kept * counts.accumulation_bytes * (1 + counts.passes),
+        worker_private_access_bytes=counts.kept * private * counts.accumulation_bytes * (1 + counts.passes),
         storage_bytes=counts.storage_bytes,
         accumulation_bytes=counts.accumulation_bytes,
         incumbent=incumbent,

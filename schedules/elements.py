@@ -14,7 +14,7 @@ from .collectives import combine
 from .memory import from_memory, to_memory, widened, widens
 from .packets import Segment, Stream, copy_packet
 from .row_values import held_dtypes, leaf
-from .state import Kernel
+from .state import Kernel, Mixed
 from .tir import UNROLLED, VECTORIZED, Block, cast, imm, load, translate
 
 
@@ -57,12 +57,12 @@ def compute(k: Kernel, w: Walk, block: Block, t: Turn) -> None:
     with block.when(row.inside(t.part, t.number)) as inside:
         for e, array in k.kept.items():
             if e in t.held:
-                _move_shared(k, inside, array, t, *t.held[e], store=False)
+                _move_shared(k, inside, array_of(array, t.part), t, *t.held[e], store=False)
         with inside.loop("v", vector, UNROLLED) as (body, v):
             _element(k, w, body, t, v, results)
         for e, array in w.keeps.items():
             if e in t.held and e not in k.kept:
-                _move_shared(k, inside, array, t, *t.held[e], store=True)
+                _move_shared(k, inside, array_of(array, t.part), t, *t.held[e], store=True)
         for i, out in w.stores.items():
             index = k.program.outputs[i].index
             general = general_offset(k, index, t) if index.stride is None else None
@@ -75,7 +75,8 @@ def _hold(k: Kernel, w: Walk, block: Block, t: Turn) -> None:
         return
     vector = t.part.vector
     of: dict[int, tuple[Any, Any]] = {}
-    for e, array in (*k.kept.items(), *w.keeps.items()):
+    for e, kept in (*k.kept.items(), *w.keeps.items()):
+        array = array_of(kept, t.part)
         if not in_shared(k, array):
             continue
         if id(array) not in of:
@@ -93,13 +94,14 @@ def _element(k: Kernel, w: Walk, block: Block, t: Turn, v: Any, results: dict[in
     def read(array: Any, at: Any, dtype: str) -> Any:
         return block.bind("e", from_memory(load(array, at), dtype, k.kind))
 
-    def place(e: Expr, array: Any) -> tuple[Any, Any]:
+    def place(e: Expr, kept: Any) -> tuple[Any, Any]:
+        array = array_of(kept, t.part)
         if e in t.held:
             of, at = t.held[e]
             return of, at + v
         if in_shared(k, array):
             return array, _shared_place(k, t, v)
-        return array, k.geometry.slot(t.part, t.turn, v)
+        return array, k.geometry.kept_slot(t.part, t.turn, v)
 
     def kept(e: Expr) -> Any:
         return read(*place(e, k.kept[e]), e.dtype)
@@ -136,7 +138,8 @@ def _element(k: Kernel, w: Walk, block: Block, t: Turn, v: Any, results: dict[in
         return translate(e, each, block, k.kind, memo)
 
     for e in w.plan.kept:
-        if e in k.kept or (isinstance(e, Load) and (e in t.held or t.stage.get(e, w.keeps[e]) is w.keeps[e])):
+        mine = array_of(w.keeps[e], t.part)
+        if e in k.kept or (isinstance(e, Load) and (e in t.held or t.stage.get(e, mine) is mine)):
             if isinstance(e, Load) and e not in t.stage and e not in k.kept:
                 memo[e] = read(*place(e, w.keeps[e]), e.dtype)
             continue
@@ -162,8 +165,8 @@ def accumulate(block: Block, combiner: str, arrays: Sequence[Any], v: Any, new: 
 
 def staged(k: Kernel, w: Walk, ref: Load, t: Turn, v: Any) -> Any:
     """Where element `v` of a packet is among those that were loaded."""
-    if t.stage[ref] is w.keeps.get(ref):
-        return k.geometry.slot(t.part, t.turn, v)
+    if t.stage[ref] is array_of(w.keeps.get(ref), t.part):
+        return k.geometry.kept_slot(t.part, t.turn, v)
     return t.u * imm(t.part.vector) + v
 
 
@@ -181,6 +184,13 @@ def general_offset(k: Kernel, index: Access, t: Turn) -> Any:
     return offset
 
 
+def array_of(kept: Any, part: Segment) -> Any:
+    """Of what keeps a value, the array that has the rounds of `part`."""
+    if not isinstance(kept, Mixed):
+        return kept
+    return kept.shared if part.shared else kept.private
+
+
 def in_shared(k: Kernel, array: Any) -> bool:
     """Whether an array of kept values is in threadgroup memory."""
     return any(array is a for a in k.shared_arrays)
@@ -189,7 +199,7 @@ def in_shared(k: Kernel, array: Any) -> bool:
 def _shared_place(k: Kernel, t: Turn, v: Any) -> Any:
     """Where element `v` of a packet is in threadgroup memory: neighbouring lanes have neighbouring packets."""
     lane = k.lane if k.candidate.packing == 1 else k.slot * imm(k.candidate.width) + k.lane
-    return k.geometry.slot(t.part, t.turn, v, k.candidate.threads, lane)
+    return k.geometry.kept_slot(t.part, t.turn, v, k.candidate.threads, lane)
 
 
 def _move_shared(k: Kernel, block: Block, array: Any, t: Turn, local: Any, at: Any, *, store: bool) -> None:

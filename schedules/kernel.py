@@ -81,8 +81,10 @@ def emit(
     program = arithmetic.prepare(program)
     shape = Walks(program)
     columns = int(program.columns.value) if isinstance(program.columns, Const) else None
+    # What is kept in two places is never given a third.
+    fits = candidate.reuse != "mixed" or all(e.dtype == "float32" for e in shape.kept())
     walks = passes.cut(
-        shape, candidate.reuse != "reload", upgrade=not plain, widen=widens(candidate, kind, columns)
+        shape, candidate.reuse != "reload", upgrade=not plain and fits, widen=widens(candidate, kind, columns)
     )
     begin = OVERLAP and max_cluster > 1 and not plain
 

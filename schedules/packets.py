@@ -8,7 +8,7 @@ one. Packet p holds the columns h + p·V … h + p·V + V - 1, so it lies in the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
@@ -31,6 +31,14 @@ class Segment:
     guarded: bool = True
     """Some lane may have nothing to take, or the last packet of a row that is more than its packets."""
     ends: bool = False
+    shared: bool = False
+    """Kept in threadgroup memory where earlier rounds are kept in registers (mixed reuse)."""
+
+    def cut(self, at: int) -> tuple[Segment, Segment]:
+        """The rounds before round `at`, and those from there on, which are kept in threadgroup memory."""
+        before = min(self.count, max(0, at - self.start))
+        later = replace(self, start=self.start + before, count=self.count - before, shared=True)
+        return replace(self, count=before), later
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +66,8 @@ class Row:
     """Whether a packet that lies across two aligned ones may be taken from both."""
     index_dtype: str
     kind: str
+    private_rounds: int | None = None
+    """Rounds over packets that are kept in registers, later ones in threadgroup memory; None where all are alike."""
 
     @property
     def rounds(self) -> Any:
@@ -89,10 +99,12 @@ class Row:
         packets = fewest_packets(self.fixed, self.vector, self.most_before)
         # Where something is left at the ends, the last packet is guarded, too: see `straddle`.
         whole = (packets if self.head is None else max(0, packets - 1)) // self.width
-        parts = (
+        parts: tuple[Segment, ...] = (
             Segment(count=whole, vector=self.vector, guarded=False),
             Segment(start=whole, count=self.rounds - whole, vector=self.vector),
         )
+        if self.private_rounds is not None:
+            parts = tuple(p for part in parts for p in part.cut(self.private_rounds))
         return tuple(p for p in parts if p.count)
 
     def ends(self) -> tuple[Segment, ...]:
@@ -122,12 +134,16 @@ class Row:
         column = number * imm(self.vector) + v
         return column if _zero(self.before) else self.before + column
 
-    def slot(self, part: Segment, turn: Any, v: Any, lanes: int = 1, lane: Any | None = None) -> Any:
-        """Place of element `v` of round `turn` in an array that holds a row of each of `lanes`, packets first."""
+    def slot(self, part: Segment, turn: Any, v: Any) -> Any:
+        """Place of element `v` of round `turn` in an array of this lane that holds the row, packets first."""
+        return turn + imm(self.rounds * self.vector) if part.ends else turn * imm(self.vector) + v
+
+    def kept_slot(self, part: Segment, turn: Any, v: Any, lanes: int = 1, lane: Any | None = None) -> Any:
+        """The same in an array of kept values, a row of each of `lanes`; of two arrays, in that of this round."""
+        rounds = self.rounds if self.private_rounds is None else self.private_rounds
+        turn = turn - imm(rounds) if part.shared else turn
         at = turn if lane is None else turn * imm(lanes) + lane
-        if part.ends:
-            return at + imm(self.rounds * self.vector * lanes)
-        return at * imm(self.vector) + v
+        return at + imm(rounds * self.vector * lanes) if part.ends else at * imm(self.vector) + v
 
     def lanes_of(self, dtype: str, count: int) -> int:
         """Elements of the widest access to `count` of them: 16 bytes on CUDA, 4 lanes (and 16 bytes) on Metal."""

@@ -159,7 +159,7 @@ def capture(reading: Any, limits: DeviceLimits) -> dict[str, FamilyCounts]:
     if facts.kept and facts.columns is not None:
         counts["private"] = _count(reading, limits, "private")
         # Threadgroup memory holds the same values of the same walks.
-        counts["shared"] = replace(counts["private"], reuse="shared")
+        counts |= {reuse: replace(counts["private"], reuse=reuse) for reuse in ("shared", "mixed")}
     return counts
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from tvm import tirx
 
 from tirx_reduce import ends
+from tirx_reduce.candidates import private_rounds
 from tirx_reduce.facts_keep import Walks
 from tirx_reduce.program import Const, Expr, Load, RowProgram, Sym, walk
 from tirx_reduce.values import Candidate
@@ -16,6 +17,14 @@ from tirx_reduce.values import Candidate
 from .memory import memory_dtype
 from .packets import Row
 from .tir import Block, cast, flat, imm, launch, translate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixed:
+    """The two arrays of a value that is kept partly in registers and partly in threadgroup memory."""
+
+    private: Any
+    shared: Any
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,7 +72,7 @@ class Kernel:
     known: dict[Expr, Any] = field(default_factory=dict)
     """Values of the row that are named already."""
     kept: dict[Expr, Any] = field(default_factory=dict)
-    """Arrays of kept values."""
+    """Arrays of kept values, each an array or `Mixed`."""
     shared_arrays: list[Any] = field(default_factory=list)
     """Those of them that are in threadgroup memory."""
     scale: dict[Expr, Any] = field(default_factory=dict)
@@ -140,6 +149,7 @@ def place(k: Kernel, row: Any) -> None:
         if fixed is None or ends.fewest_packets(fixed, c.vector, most_before) < fixed // c.vector:
             whole = tirx.FloorDiv(tirx.Max(columns - before, imm(0)), imm(c.vector))
             packets = _named(k, "packets", whole)
+    mixed = c.reuse == "mixed"
     k.geometry = Row(
         columns=columns,
         fixed=fixed,
@@ -155,6 +165,7 @@ def place(k: Kernel, row: Any) -> None:
         pairs=k.kind == "cuda" and not k.plain,
         index_dtype=it,
         kind=k.kind,
+        private_rounds=private_rounds(c, len(k.walks.kept()), fixed) if mixed and fixed is not None else None,
     )
 
 

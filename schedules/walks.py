@@ -12,11 +12,11 @@ from tirx_reduce.program import Expr, Load, Op, item_bytes, walk
 from tirx_reduce.values import Candidate
 
 from . import passes
-from .elements import Turn, Walk, compute, general_offset, in_shared, staged
+from .elements import Turn, Walk, array_of, compute, general_offset, in_shared, staged
 from .memory import memory_dtype
 from .packets import Row, Segment, Stream
 from .row_values import held_dtypes, hoist, start_of, stream
-from .state import Kernel
+from .state import Kernel, Mixed
 from .straddle import Wanted, load_round, packets_for_one, straddles
 from .tir import SERIAL, UNROLLED, Block, imm
 
@@ -51,10 +51,8 @@ def walk_columns(k: Kernel, number: int, plan: passes.Pass) -> Walk:
     row, loops = k.geometry, Block()
     # Asked for first and computed last: nobody waits for them.
     left = [(part, fetch(k, w, loops, part, imm(0), part.count)) for part in row.ends()]
-    # Kept values live in registers only where every index of their array is a constant.
-    in_registers = bool(k.ahead) or any(not in_shared(k, a) for a in (*w.keeps.values(), *k.kept.values()))
-    kind = UNROLLED if in_registers else SERIAL
     for segment in row.segments():
+        kind = UNROLLED if _in_registers(k, w, segment) else SERIAL
         size = _chunk(k, segment)
         count = segment.count
         steps = count // size if isinstance(count, int) else count
@@ -73,6 +71,12 @@ def walk_columns(k: Kernel, number: int, plan: passes.Pass) -> Walk:
             guard.stmts.extend(loops.stmts)
     k.kept = w.keeps if plan.kept else k.kept
     return w
+
+
+def _in_registers(k: Kernel, w: Walk, part: Segment) -> bool:
+    """Whether values of these rounds live in registers, which they do only where every index is a constant."""
+    kept = (array_of(a, part) for a in (*w.keeps.values(), *k.kept.values()))
+    return bool(k.ahead) or any(not in_shared(k, a) for a in kept)
 
 
 def _as_it_stands(row: Row, w: Walk) -> dict[str, Any] | None:
@@ -113,26 +117,38 @@ def _start_keeps(k: Kernel, w: Walk) -> None:
         dtype = memory_dtype(value.dtype, k.kind)
         if i < len(w.plan.found):
             taken = k.kept[w.plan.found[i]]
-            if str(taken.ty.dtype) == dtype:
+            if isinstance(taken, Mixed) or str(taken.ty.dtype) == dtype:
                 w.keeps[value] = taken
                 continue
         if value in k.ahead:
             w.keeps[value] = k.ahead.pop(value)
             continue
-        if k.candidate.reuse != "shared" or w.plan.found:
-            w.keeps[value] = k.block.alloc(f"kept{i}", k.geometry.room, dtype)
-            continue
-        extent = k.geometry.slots * k.candidate.threads
-        big = k.kind == "cuda" and extent * item_bytes(dtype) > DYNAMIC_BYTES
-        if big and i:
-            raise Unsupported("shared: two arrays of dynamic shared memory; needs one kept value a column")
-        w.keeps[value] = k.block.alloc(f"kept{i}", extent, dtype, "shared.dyn" if big else "shared")
-        k.shared_arrays.append(w.keeps[value])
+        row = k.geometry
+        if row.private_rounds is not None:
+            far = (row.rounds - row.private_rounds) * row.vector
+            mine = k.block.alloc(f"kept{i}", row.room - far, dtype)
+            w.keeps[value] = Mixed(private=mine, shared=_shared_array(k, i, far, dtype))
+        elif k.candidate.reuse != "shared" or w.plan.found:
+            w.keeps[value] = k.block.alloc(f"kept{i}", row.room, dtype)
+        else:
+            w.keeps[value] = _shared_array(k, i, row.slots, dtype)
+
+
+def _shared_array(k: Kernel, i: int, each: int, dtype: str) -> Any:
+    """Threadgroup memory for `each` elements a lane of the i-th kept value."""
+    extent = each * k.candidate.threads
+    big = k.kind == "cuda" and extent * item_bytes(dtype) > DYNAMIC_BYTES
+    if big and i:
+        reuse = k.candidate.reuse
+        raise Unsupported(f"{reuse}: two arrays of dynamic shared memory; needs one kept value a column")
+    array = k.block.alloc(f"kept{i}", extent, dtype, "shared.dyn" if big else "shared")
+    k.shared_arrays.append(array)
+    return array
 
 
 def widens(candidate: Candidate, kind: str, columns: int | None) -> bool:
     """Whether a float32 may be kept for every column where a 16-bit input was."""
-    if columns is None:
+    if columns is None or candidate.reuse == "mixed":
         return False
     scalars = -(-columns // (candidate.width * candidate.splits * candidate.vector)) * candidate.vector
     return kind == "cuda" and scalars <= SHARE * REGISTERS / candidate.threads
@@ -187,12 +203,13 @@ def _room_ahead(k: Kernel, wanted: dict[Load, Stream], early: bool) -> bool:
     """Whether registers have room for this lane's packets of each of `wanted`, and it is wise to take so many."""
     row = k.geometry
     scalars = row.rounds * row.vector
+    kept_scalars = scalars if row.private_rounds is None else row.private_rounds * row.vector
 
-    def words(values: Iterable[Expr]) -> float:
-        return sum(scalars * item_bytes(memory_dtype(e.dtype, k.kind)) / 4 for e in values)
+    def words(values: Iterable[Expr], each: int = scalars) -> float:
+        return sum(each * item_bytes(memory_dtype(e.dtype, k.kind)) / 4 for e in values)
 
     held = [e for e, array in k.kept.items() if not in_shared(k, array)]
-    if words((*wanted, *held)) > SHARE * REGISTERS / k.candidate.threads:
+    if words(wanted) + words(held, kept_scalars) > SHARE * REGISTERS / k.candidate.threads:
         return False
     if early:
         return True
@@ -214,10 +231,11 @@ def _compute_all(k: Kernel, w: Walk, body: Block, size: int, at: Callable[[Any],
 def fetch(k: Kernel, w: Walk, body: Block, part: Segment, done: Any, size: int) -> Callable[[Any], Turn]:
     """Load what `size` rounds from `done` on take; gives each of them by its place."""
     row = k.geometry
-    in_place = k.candidate.reuse != "shared"
+    kept = {ref: array_of(array, part) for ref, array in w.keeps.items()}
+    in_place = {ref: array for ref, array in kept.items() if not in_shared(k, array)}
     extent = size * part.vector
     stage = {
-        ref: w.keeps[ref] if ref in w.keeps and in_place else body.alloc("x", extent, source.dtype)
+        ref: in_place[ref] if ref in in_place else body.alloc("x", extent, source.dtype)
         for ref, source in w.loads.items()
     }
 

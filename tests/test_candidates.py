@@ -14,6 +14,7 @@ from tirx_reduce.candidates import (
     default_scope,
     enumerate_candidates,
     full_scope,
+    private_rounds,
     private_scalars,
     refusal,
     widest_vector,
@@ -100,7 +101,7 @@ def test_nothing_is_kept_where_nothing_is_read_again() -> None:
     assert reason == "private: no pass reads again what an earlier one read"
 
 
-@pytest.mark.parametrize("reuse", ["private", "shared"])
+@pytest.mark.parametrize("reuse", ["private", "shared", "mixed"])
 def test_symbolic_columns_are_not_kept(reuse: str) -> None:
     reason = refusal(Candidate(width=64, reuse=reuse), facts(columns=None), LIMITS, columns=4096)
     assert reason == f"{reuse}: the number of columns is symbolic; needs a fixed one"
@@ -175,6 +176,12 @@ def test_what_is_legal_keeps_every_hard_limit(
         assert dense or align % c.vector == 0
         if c.reuse == "private":
             assert private_scalars(c, known.kept, columns) <= limits.private_scalars
+        if c.reuse == "mixed":
+            near = private_rounds(c, known.kept, columns) * c.vector
+            assert known.kept * near <= limits.private_scalars
+            # What is left at the ends of a row is in registers, too.
+            far = (columns - 2 * c.vector) // c.splits - near * c.width
+            assert far * size * c.packing <= max(limits.shared_bytes, limits.opt_in_shared_bytes)
         if c.reuse == "shared":
             assert columns * size * c.packing // c.splits <= max(
                 limits.shared_bytes, limits.opt_in_shared_bytes

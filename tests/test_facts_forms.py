@@ -15,7 +15,7 @@ from tests.functions import symbol, topi_func
 from tests.interpret import by_order, run
 from tirx_reduce import facts
 from tirx_reduce.program import ColIndex, Const, Load, Op, walk
-from tirx_reduce.values import RowFacts
+from tirx_reduce.values import REUSES, RowFacts
 
 # mypy cannot read TVMScript.
 # mypy: ignore-errors
@@ -288,7 +288,7 @@ def test_symbolic_columns_are_dense_but_not_aligned() -> None:
     assert output.index.dense
     assert output.index.align == 1
     assert read.columns is None
-    assert dict(read.payload_bytes) == {"reload": None, "private": None, "shared": None}
+    assert dict(read.payload_bytes) == dict.fromkeys(REUSES)
 
 
 def test_symbolic_multiple_is_aligned() -> None:

@@ -39,6 +39,7 @@ CASES = {
         "metal",
         Candidate(width=8, packing=4, vector=4, reuse="private"),
     ),
+    "softmax_mixed_metal": ("softmax", (8, 384), "metal", Candidate(width=32, vector=4, reuse="mixed")),
     "layer_norm_cluster_cuda": (
         "layer_norm",
         (8, 8192),

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from .ends import most_before, most_left
 from .facts_keep import Walks
 from .program import Access, Load, RowIndex, item_bytes, walk
-from .values import Candidate, DeviceLimits, RowFacts
+from .values import REUSES, Candidate, DeviceLimits, RowFacts
 
 VECTORS = (1, 2, 4, 8)
 VECTOR_BYTES = 16
@@ -24,6 +24,8 @@ METAL_LANES = 4
 WIDEST_DEFAULT_VECTOR = 4
 """Vector of the default scope; the published policies fix it."""
 SPLITS = (1, 2, 4, 8, 16, 32, 64)
+MIXED_SCALARS = 32
+"""Values that a lane keeps of its row in registers under mixed reuse, about; the rest is in threadgroup memory."""
 
 Scope: TypeAlias = Callable[[RowFacts, DeviceLimits, "int | None", "int | None"], Iterable[Candidate]]
 """(facts, limits, rows, columns) to the candidates that are looked at."""
@@ -72,7 +74,7 @@ def full_scope(
     for width in widths(limits):
         for packing in _powers(limits.max_threads // width):
             for vector in VECTORS:
-                for reuse in ("reload", "private", "shared"):
+                for reuse in REUSES:
                     for splits in SPLITS if packing == 1 else (1,):
                         yield Candidate(
                             width=width, packing=packing, vector=vector, reuse=reuse, splits=splits
@@ -155,6 +157,20 @@ def private_scalars(candidate: Candidate, kept: int, columns: int) -> int:
     """Values that one lane keeps of its row under private reuse."""
     lanes = candidate.width * candidate.splits
     return kept * math.ceil(columns / (lanes * candidate.vector)) * candidate.vector
+
+
+def private_rounds(candidate: Candidate, kept: int, columns: int) -> int:
+    """Rounds over packets that a lane keeps in registers under mixed reuse: at least one, and not the last.
+
+    >>> private_rounds(Candidate(width=256, vector=8, reuse="mixed"), 1, 16384)
+    4
+    """
+    return max(1, min(MIXED_SCALARS // (kept * candidate.vector), _rounds(candidate, columns) - 1))
+
+
+def _rounds(candidate: Candidate, columns: int) -> int:
+    """Packets of the busiest lane."""
+    return math.ceil(columns // candidate.vector / (candidate.width * candidate.splits))
 
 
 def _columns(facts: RowFacts, columns: int | None) -> int | None:
@@ -246,16 +262,41 @@ def _reuse_refusal(candidate: Candidate, facts: RowFacts, needs: _Needs, limits:
         if scalars > limits.private_scalars:
             return f"private: {scalars} scalars a lane; limit {limits.private_scalars}"
         return _shared_refusal(reuse, slots, limits.shared_bytes)
-    room = max(limits.shared_bytes, limits.opt_in_shared_bytes)
-    return _shared_refusal(reuse, needs.kept_bytes * _lane_slots(candidate, facts.columns) + slots, room)
+    if reuse == "mixed":
+        return _mixed_refusal(candidate, facts.kept, facts.columns, needs, slots, limits)
+    needed = needs.kept_bytes * _lane_slots(candidate, facts.columns) + slots
+    return _shared_refusal(reuse, needed, _shared_room(facts.kept, limits))
+
+
+def _mixed_refusal(
+    candidate: Candidate, kept: int, columns: int, needs: _Needs, slots: int, limits: DeviceLimits
+) -> str | None:
+    vector, rounds = candidate.vector, _rounds(candidate, columns)
+    if rounds < 2:
+        return f"mixed: {rounds} round of packets; needs 2 or more, the last for threadgroup memory"
+    near = private_rounds(candidate, kept, columns)
+    scalars = kept * (near * vector + _left(candidate, columns))
+    if scalars > limits.private_scalars:
+        return f"mixed: {scalars} scalars a lane; limit {limits.private_scalars}"
+    far = (rounds - near) * vector * candidate.threads
+    return _shared_refusal("mixed", needs.kept_bytes * far + slots, _shared_room(kept, limits))
+
+
+def _shared_room(kept: int, limits: DeviceLimits) -> int:
+    """Bytes of threadgroup memory: only one array can be in what a kernel asks for at its launch."""
+    return limits.shared_bytes if kept > 1 else max(limits.shared_bytes, limits.opt_in_shared_bytes)
 
 
 def _lane_slots(candidate: Candidate, columns: int) -> int:
     """Elements that the lanes of a group have room for: whole packets, and what is left at the ends of a row."""
-    vector, lanes = candidate.vector, candidate.width * candidate.splits
-    packets = math.ceil(columns // vector / lanes)
-    left = math.ceil(most_left(columns, vector, most_before(columns, vector)) / lanes)
-    return (packets * vector + left) * candidate.threads
+    each = _rounds(candidate, columns) * candidate.vector + _left(candidate, columns)
+    return each * candidate.threads
+
+
+def _left(candidate: Candidate, columns: int) -> int:
+    """Elements that the busiest lane takes at the ends of a row."""
+    left = most_left(columns, candidate.vector, most_before(columns, candidate.vector))
+    return math.ceil(left / (candidate.width * candidate.splits))
 
 
 def _resident_refusal(
@@ -276,7 +317,8 @@ def _resident_refusal(
 
 
 def _rows_refusal(candidate: Candidate) -> str | None:
-    if candidate.rows > 1 and (candidate.reuse == "shared" or candidate.splits > 1 or candidate.resident):
+    shared = candidate.reuse in ("shared", "mixed")
+    if candidate.rows > 1 and (shared or candidate.splits > 1 or candidate.resident):
         return (
             f"rows: {candidate.rows} a program; needs a row in one group, its values in registers or reloaded"
         )

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator
 
 from .program import ColIndex, Const, Expr, Load, Op, RowIndex, RowProgram, RowValue, children, item_bytes
 
-REUSES = ("reload", "private", "shared")
-
 
 class Walks:
     """A row program cut into walks over its row, each answer worked out once."""

@@ -10,11 +10,11 @@ from tvm import tirx
 
 from .errors import Unsupported
 from .facts_exprs import Reader
-from .facts_keep import REUSES, Walks
+from .facts_keep import Walks
 from .facts_poly import ONE, Polynomial, coefficient
 from .facts_space import Space, constant
 from .program import Load, Reduction, RowProgram, Scalar, Sym, walk
-from .values import RowFacts
+from .values import REUSES, RowFacts
 
 
 def check_payload(reader: Reader, program: RowProgram, products: Sequence[Reduction]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from .errors import ReduceError
 from .program import RowProgram
 
-REUSES = ("reload", "private", "shared")
+REUSES = ("reload", "private", "shared", "mixed")
 
 
 @dataclass(frozen=True, slots=True)  # positional as well: users write them by hand
@@ -60,7 +60,7 @@ class Candidate:
     unroll: int = 1
     """Packets of one loop step."""
     reuse: str = "reload"
-    """Where a row is kept between passes: `reload`, `private` or `shared`."""
+    """Where a row is kept between passes: `reload`, `private`, `shared` or `mixed`."""
     splits: int = 1
     """Groups of one row."""
     resident: int = 0
@@ -90,7 +90,7 @@ class FamilyCounts:
     """What was counted on the captured function of one reuse family, in its plain form."""
 
     reuse: str
-    """The family: `reload`, `private` or `shared`."""
+    """The family: `reload`, `private`, `shared` or `mixed`."""
     passes: int
     """Walks over the row, the last one writing."""
     reductions: int
