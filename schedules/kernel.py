@@ -58,6 +58,7 @@ def emit(
     max_cluster: int = 1,
     plain: bool = False,
     rows: int | None = None,
+    reach: int | None = None,
 ) -> Any:
     """The statement that launches and runs `candidate`.
 
@@ -76,7 +77,9 @@ def emit(
     plain : bool
         The captured form on which features are counted: every walk written out and marked.
     rows : int, optional
-        Rows that the launch has, at most; None where it may have any number.
+        Rows that the launch was planned for, at most; None where it may have any number.
+    reach : int, optional
+        Rows that it surely has, at most: `rows` where not said.
     """
     program = arithmetic.prepare(program)
     shape = Walks(program)
@@ -99,6 +102,7 @@ def emit(
             subgroup=subgroup,
             plain=plain,
             short=short_launch(candidate, rows),
+            reach=rows if reach is None else reach,
             cluster=clustered,
             workspace=workspace,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -31,7 +32,7 @@ from tirx_reduce.values import (
 
 from .kernel import emit
 from .settings import Settings, settings
-from .state import short_launch
+from .state import short_launch, small_rows
 from .tir import function, imm
 
 # Row counts at which a symbolic launch is planned; between two that agree there is one kernel.
@@ -290,8 +291,13 @@ def _body(reading: Any, plan: GroupPlan) -> Any:
     rows = row_count(reading)
     variants = plan.variants or (((1, None), plan),)
     body: Any = None
+    small = small_rows(facts.program)
     for (low, high), variant in variants:
         kernel = _kernel(reading, variant.candidate, plan.limits, plain=False, most=high)
+        if high is None and low <= small < math.inf:
+            # Offsets of 64 bits take registers that cost a group a multiprocessor: only where rows are that many.
+            narrow = _kernel(reading, variant.candidate, plan.limits, plain=False, reach=int(small))
+            kernel = tirx.IfThenElse(tirx.LE(rows, imm(int(small), "int64")), narrow, kernel)
         # A launch of no group is an error on both backends: below the first interval nothing runs.
         body = tirx.IfThenElse(tirx.GE(rows, imm(low, "int64")), kernel, body)
     return body
@@ -307,7 +313,12 @@ def row_count(reading: Any) -> Any:
 
 
 def _kernel(
-    reading: Any, candidate: Candidate, limits: DeviceLimits, plain: bool, most: int | None = None
+    reading: Any,
+    candidate: Candidate,
+    limits: DeviceLimits,
+    plain: bool,
+    most: int | None = None,
+    reach: int | None = None,
 ) -> Any:
     return emit(
         reading.facts.program,
@@ -319,6 +330,7 @@ def _kernel(
         max_cluster=limits.max_cluster,
         plain=plain,
         rows=most,
+        reach=reach,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -43,6 +44,8 @@ class Kernel:
     """Write the captured form, on which features are counted."""
     short: bool = False
     """The launch is over as soon as its first groups are."""
+    reach: int | None = None
+    """Rows that the launch has at most; None where it may have any number."""
     cluster: bool = False
     """The groups of a row are a thread-block cluster and exchange partial results in shared memory."""
     workspace: dict[int, list[Any]] = field(default_factory=dict)
@@ -94,20 +97,36 @@ def short_launch(candidate: Candidate, rows: int | None) -> bool:
     return -(-rows // (candidate.packing * candidate.rows)) * candidate.splits <= SHORT_LAUNCH
 
 
+# Elements of a tensor whose offsets, and those a little behind it, are int32.
+SMALL = 2**31 - 2**16
+
+
+def small_rows(program: RowProgram) -> float:
+    """Rows up to which offsets into every tensor are int32: infinite where they always are, 0 where never."""
+    most = math.inf
+    for tensor in program.tensors:
+        fixed = prod(int(e.value) for e in tensor.shape if isinstance(e, Const))
+        open_ = [e for e in tensor.shape if not isinstance(e, Const)]
+        if not open_:
+            most = most if fixed <= SMALL else 0
+        elif all(e in program.rows for e in open_):
+            # Some extents of the rows, each once, are no more than all of them together.
+            most = min(most, SMALL // max(1, fixed))
+        else:
+            most = 0
+    return most
+
+
 def declare(k: Kernel) -> None:
     """Flat views of all tensors."""
-    symbolic = False
-    largest = 0
     for tensor in k.program.tensors:
         view, declaration = flat(
             k.params[tensor.param], f"{tensor.name}_flat", memory_dtype(tensor.dtype, k.kind)
         )
         k.views[tensor.param] = view
         k.block.add(declaration)
-        sizes = [e.value for e in tensor.shape if isinstance(e, Const)]
-        symbolic = symbolic or len(sizes) < len(tensor.shape)
-        largest = max(largest, prod(int(s) for s in sizes))
-    k.index_dtype = "int64" if symbolic or largest >= 2**31 - 2**16 else "int32"
+    small = small_rows(k.program)
+    k.index_dtype = "int32" if small == math.inf or (k.reach is not None and k.reach <= small) else "int64"
     k.group, k.lane = tirx.Var("group", "int32"), tirx.Var("lane", "int32")
     k.slot = tirx.Var("slot", "int32") if k.candidate.packing > 1 else imm(0)
     if k.candidate.splits > 1:

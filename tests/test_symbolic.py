@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ import tirx_reduce as tr
 from tests.faults import np_layer_norm, np_rms_norm, np_softmax, softmax
 from tests.functions import legalized, symbol, topi_func
 from tests.launch import TARGETS, Kernel, check, narrow, wide
-from tirx_reduce.schedules import lower, plan
+from tirx_reduce import facts
+from tirx_reduce.schedules import lower, plan, state
 from tirx_reduce.schedules.planning import ROW_COUNTS
 from tirx_reduce.values import Candidate
 
@@ -148,7 +150,8 @@ def test_each_interval_has_its_plan(target: str) -> None:
     assert [(i, v.width) for i, v in p.variants] == [((1, 64), 128), ((65, None), 32)]
     text = lower(f, p).script()
     assert text.count('"threadIdx.x", 128') == 1
-    assert text.count('"threadIdx.x", 32') == 1
+    # The last interval has no end: a second kernel for offsets of 64 bits.
+    assert text.count('"threadIdx.x", 32') == 2
     from tirx_reduce import emulator
     from tirx_reduce.schedules import build
 
@@ -160,6 +163,29 @@ def test_each_interval_has_its_plan(target: str) -> None:
         assert len(ran.kernels) == 1
     assert tr.GroupPlan.from_json(p.to_json()) == p
     assert ROW_COUNTS[0] == 1
+
+
+@BOTH
+def test_offsets_are_as_wide_as_the_rows_need(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One kernel up to as many rows as 32 bits can count elements of, one beyond; here that is ten rows."""
+    monkeypatch.setattr(state, "SMALL", 3009)
+    kernel = Kernel(topi_func(softmax, ((symbol("n"), 300), "float32")), target)
+    assert state.small_rows(facts.read(kernel.func).facts.program) == 10
+    names = []
+    for rows in (9, 10, 11, 12):
+        x = drawn(rows, 300)
+        check(kernel.run(x)[0], np_softmax(wide(x)), columns=300)
+        names += kernel.emulation.kernels
+    assert len(names) == 4
+    assert names[0] == names[1] != names[2] == names[3]
+
+
+def test_small_rows_of_what_is_not_counted_by_rows() -> None:
+    n, s = symbol("n"), symbol("s")
+    assert state.small_rows(facts.read(topi_func(softmax, ((n, s), "float32"))).facts.program) == 0
+    assert state.small_rows(facts.read(topi_func(softmax, ((7, 64), "float32"))).facts.program) == math.inf
+    two = facts.read(topi_func(softmax, ((n, 4, s, 64), "float32"))).facts.program
+    assert state.small_rows(two) == (2**31 - 2**16) // 256
 
 
 @BOTH
