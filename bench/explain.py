@@ -45,11 +45,14 @@ def plan_lines(plan: GroupPlan, style: Style) -> list[str]:
     f = plan.features
     launch = f"{f.threadgroups} groups × {plan.width * plan.packing} threads"
     vector = count(plan.vector, "element")
-    resident = f", {plan.candidate.resident} resident programs" if plan.candidate.resident else ""
+    c = plan.candidate
+    more = f", {c.resident} resident programs" if c.resident else ""
+    more += f", {c.rows} rows a program" if c.rows > 1 else ""
+    more += ", two reductions in one exchange" if c.merged else ""
     lines = [
         style("plan  ", "bold") + style(mapping(plan.candidate), "green", "bold"),
         f"      width {plan.width} lanes a row, packing {plan.packing}, vector {vector}, "
-        f"unroll {plan.unroll}, reuse {plan.reuse}, splits {plan.splits}{resident}",
+        f"unroll {plan.unroll}, reuse {plan.reuse}, splits {plan.splits}{more}",
         f"      {launch}; {count(f.passes, 'pass')}, {count(f.reductions, 'collective reduction')} a row",
         f"price {number(plan.estimate.kernel_score)} {plan.estimate.unit} by policy {plan.policy} "
         f"(local {number(plan.estimate.local)}, launch {number(plan.estimate.launch)})",

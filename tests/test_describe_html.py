@@ -85,3 +85,12 @@ def test_a_mapping_in_short_says_how_many_rows_a_program_takes() -> None:
     usual = Candidate(width=64, vector=8, reuse="private")
     assert mapping(usual) == "W=64 V=8 private"
     assert mapping(replace(usual, rows=2)) == "W=64 V=8 rows=2 private"
+    assert mapping(replace(usual, merged=True)) == "W=64 V=8 private merged"
+
+
+def test_a_plan_prints_as_one_line() -> None:
+    text = str(softmax_plan())
+    assert text.startswith("GroupPlan(width=")
+    assert "\n" not in text
+    assert len(text) < 160
+    assert repr(softmax_plan()).startswith("GroupPlan(candidate=Candidate(")

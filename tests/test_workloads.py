@@ -128,6 +128,11 @@ def test_rows_are_cut_from_the_outside(shape: tuple[int, ...], rows: int, expect
     assert limit_rows(shape, rows) == expected
 
 
+def test_a_file_without_a_name_is_said_to_be_one() -> None:
+    with pytest.raises(ReduceError, match=r"^mine\.py is a file; needs mine\.py:NAME"):
+        get_workload("mine.py")
+
+
 def test_unknown_names_are_answered_with_the_known() -> None:
     with pytest.raises(
         ReduceError, match=r"^unknown operator 'sofmax'; did you mean 'softmax'\? \(known: add_rms_norm"

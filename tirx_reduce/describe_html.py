@@ -178,7 +178,8 @@ def mapping(candidate: Candidate) -> str:
         )
         if value != usual
     ]
-    return " ".join([f"W={candidate.width}", f"V={candidate.vector}", *extra, candidate.reuse])
+    merged = ["merged"] if candidate.merged else []
+    return " ".join([f"W={candidate.width}", f"V={candidate.vector}", *extra, candidate.reuse, *merged])
 
 
 def _number(value: float) -> str:

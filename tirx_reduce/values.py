@@ -222,6 +222,18 @@ class GroupPlan:
     subject: str = ""
     """Hash of the row program that was planned, empty where the caller gave none."""
 
+    def __str__(self) -> str:
+        """In a line; `repr` and JSON hold everything."""
+        c, price = self.candidate, self.estimate
+        usual = Candidate(width=c.width, vector=c.vector, reuse=c.reuse)
+        names = ("packing", "unroll", "splits", "resident", "merged", "rows")
+        more = [f"{name}={getattr(c, name)}" for name in names if getattr(c, name) != getattr(usual, name)]
+        said = ", ".join([f"width={c.width}", f"vector={c.vector}", f"reuse={c.reuse!r}", *more])
+        others = (
+            f"{len(self.variants)} intervals of rows" if self.variants else f"{len(self.rejected)} others"
+        )
+        return f"GroupPlan({said}; {price.kernel_score:.4g} {price.unit} by {self.policy!r}, {others})"
+
     @property
     def width(self) -> int:
         """Lanes of one program."""
