@@ -112,7 +112,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
 def _explain_arguments(parser: argparse.ArgumentParser) -> None:
     plan_arguments(parser)
     parser.add_argument(
-        "--top", type=positive, default=12, metavar="N", help="candidates printed (default: 12)"
+        "--top", type=positive, default=12, metavar="N", help="runners-up printed (default: 12)"
     )
     parser.add_argument("--all", action="store_true", help="print every candidate and every refusal")
     parser.add_argument("--source", action="store_true", help="print the emitted text as well, marked")

@@ -47,6 +47,8 @@ def plan_lines(plan: GroupPlan, style: Style) -> list[str]:
     vector = count(plan.vector, "element")
     c = plan.candidate
     more = f", {c.resident} resident programs" if c.resident else ""
+    if c.splits > 1:
+        more += " in a cluster" if c.splits <= plan.limits.max_cluster else " in launches one after another"
     more += f", {c.rows} rows a program" if c.rows > 1 else ""
     more += ", two reductions in one exchange" if c.merged else ""
     lines = [

@@ -232,7 +232,9 @@ def get_workload(name: str) -> Workload:
     """The workload of that name."""
     _load_builtin()
     if name not in _TABLE and name.endswith(".py"):
-        raise ReduceError(f"{name} is a file; needs {name}:NAME, the name of a Workload or a PrimFunc in it")
+        raise ReduceError(
+            f"{name} names a file; needs {name}:NAME, the name of a Workload or a PrimFunc in it"
+        )
     if name not in _TABLE:
         close = difflib.get_close_matches(name, _TABLE, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""

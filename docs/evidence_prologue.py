@@ -100,7 +100,8 @@ def _ladder(lines: Sequence[Line], grid: Sequence[Line], table: Table) -> str:
     near = sum(r <= 1.02 for r in ratios)
     head = ["line", "mappings", "best", "÷ copy", "ladder", "÷ copy", "ladder ÷ best"]
     return (
-        "### The ladder beside the best mapping\n\nMedians over the sweeps in which a mapping stands. The ladder is "
+        "### The ladder beside the best mapping\n\nMedians over the sweeps in which a mapping stands; the ladder is "
+        "that of the grid's run, `−` where no sweep had its mapping. It is "
         f"within 2 % of the best on {near} of {len(ratios)} lines, {median(ratios):.3f} at the median, "
         f"{max(ratios):.3f} at most. The best of many noisy medians is optimistic.\n\n" + table(head, body)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -36,6 +37,8 @@ from .state import short_launch, small_rows
 from .tir import function, imm
 
 # Row counts at which a symbolic launch is planned; between two that agree there is one kernel.
+BFLOAT16 = 80
+"""The first CUDA architecture that has bfloat16."""
 ROW_COUNTS = tuple(4**k for k in range(11))
 # Columns assumed where they are symbolic: the hidden size that most language models of this size class have.
 ASSUMED_COLUMNS = 4096
@@ -139,10 +142,20 @@ def _plan(reading: Any, target: tvm.target.Target, how: Settings) -> GroupPlan:
     )
     if facts.columns == 0:
         raise Unsupported("a row of 0 columns; needs 1 or more")
+    _check_dtypes(facts, target)
     counts = capture(reading, hard)
     if facts.rows is not None:
         return _decide(reading, policy, counts, hard, max(1, facts.rows))
     return _by_rows(reading, policy, counts, hard)
+
+
+def _check_dtypes(facts: RowFacts, target: tvm.target.Target) -> None:
+    """TVM turns bfloat16 into float32 arithmetic on 16-bit words for GPUs without it, and loses our tensors there."""
+    arch = re.search(r"sm_(\d+)", str(target.attrs.get("arch", "")))
+    if target.kind.name != "cuda" or arch is None or int(arch[1]) >= BFLOAT16:
+        return
+    if any(tensor.dtype == "bfloat16" for tensor in facts.program.tensors):
+        raise Unsupported(f"dtype: bfloat16 on cuda {arch[0]}; needs sm_{BFLOAT16} or later")
 
 
 def storage_dtype(facts: RowFacts) -> str:
@@ -248,6 +261,7 @@ def force(
     why = refusal(candidate, facts, hard, columns=facts.columns)
     if why is not None:
         raise Unsupported(why)
+    _check_dtypes(facts, as_target(target))
     counts = capture(reading, hard)
     if candidate.reuse not in counts:
         raise Unsupported(f"{candidate.reuse}: no candidate of that family is legal here")

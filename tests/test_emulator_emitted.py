@@ -137,3 +137,13 @@ def test_unscheduled_function_is_compiled_first() -> None:
     executable = tr.schedules.build(tr.lower(workload.func(shape, "float32"), wide), target("metal"))
     with pytest.raises(emulator.LimitExceeded, match="96 threads in a group; 64 are allowed"):
         emulator.emulate(executable, *inputs, *outputs, limits=limits)
+
+
+def test_cuda_by_name_is_the_same_device_for_a_plan_and_for_the_model() -> None:
+    """Where no GPU answers it is sm_90; TVM's own default would be one without bfloat16."""
+    workload = get_workload("layer_norm")
+    func = workload.func((5, 129), "bfloat16")
+    inputs, outputs = workload.inputs((5, 129), "bfloat16"), workload.empty((5, 129), "bfloat16")
+    ran = tr.emulate(tr.lower(func, tr.plan(func, "cuda")), *inputs, *outputs, target="cuda")
+    assert workload.verify(outputs, inputs).ok
+    assert "tirx_reduce_begin" in ran.source

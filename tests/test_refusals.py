@@ -11,9 +11,13 @@ import tvm
 from tvm import relax, s_tir, te, tirx, topi
 from tvm.script import tirx as T  # noqa: N812
 
+import tirx_reduce as tr
 from tests.functions import legalized, symbol, topi_func
 from tirx_reduce import facts
+from tirx_reduce.bench.workloads import get_workload
 from tirx_reduce.errors import Unsupported
+from tirx_reduce.schedules import force
+from tirx_reduce.values import Candidate
 
 # mypy cannot read TVMScript.
 # mypy: ignore-errors
@@ -502,3 +506,17 @@ def test_a_flat_index_that_covers_its_tensor_otherwise(at: str) -> None:
         Unsupported, match=r"block out writes y\[.*\]; needs each element owned by one iteration"
     ):
         facts.analyze(func)
+
+
+@pytest.mark.parametrize("arch", ["sm_70", "sm_75"])
+def test_bfloat16_needs_a_gpu_that_has_it(arch: str) -> None:
+    """TVM legalises it there, and would lose the tensors that our kernels name; its own rules go through."""
+    target = tvm.target.Target({"kind": "cuda", "arch": arch, "max_threads_per_block": 1024})
+    f = get_workload("softmax").func((64, 256), "bfloat16")
+    with pytest.raises(Unsupported, match=rf"^dtype: bfloat16 on cuda {arch}; needs sm_80 or later$"):
+        tr.plan(f, target)
+    with pytest.raises(Unsupported, match="needs sm_80"):
+        force(f, Candidate(width=32, reuse="reload"), target)
+    tr.plan(get_workload("softmax").func((64, 256), "float16"), target)
+    built = tvm.compile(tvm.IRModule({"main": f}), target, tir_pipeline="tirx_reduce")
+    assert "tirx_reduce" not in built.mod.imports[0].inspect_source()

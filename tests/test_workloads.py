@@ -129,7 +129,7 @@ def test_rows_are_cut_from_the_outside(shape: tuple[int, ...], rows: int, expect
 
 
 def test_a_file_without_a_name_is_said_to_be_one() -> None:
-    with pytest.raises(ReduceError, match=r"^mine\.py is a file; needs mine\.py:NAME"):
+    with pytest.raises(ReduceError, match=r"^mine\.py names a file; needs mine\.py:NAME"):
         get_workload("mine.py")
 
 

@@ -104,16 +104,13 @@ def _executable(given: Any, target: Any, entry: str | None) -> tuple[Any, str | 
         attrs = dict(given.attrs) if given.attrs is not None else {}
         if target is None and "target" not in attrs:
             raise EmulatorError("the PrimFunc carries no target; needs target=")
-        if target is not None:
-            target = tvm.target.Target(target)
-        if attrs.get("tirx.is_scheduled"):
-            from importlib import import_module
+        from importlib import import_module
 
-            try:
-                build = import_module("tirx_reduce.schedules").build
-            except (ImportError, AttributeError):
-                build = tvm.compile
-            return build(given, target if target is not None else attrs["target"]), entry
+        schedules = import_module("tirx_reduce.schedules")
+        if target is not None:
+            target = schedules.as_target(target)
+        if attrs.get("tirx.is_scheduled"):
+            return schedules.build(given, target if target is not None else attrs["target"]), entry
         import tirx_reduce
 
         return tirx_reduce.compile(given, target if target is not None else attrs["target"]), entry
