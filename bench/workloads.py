@@ -231,15 +231,15 @@ def register_workload(workload: Workload) -> Workload:
 def get_workload(name: str) -> Workload:
     """The workload of that name."""
     _load_builtin()
-    if name not in _TABLE and name.endswith(".py"):
+    if name in _TABLE:
+        return _TABLE[name]
+    if name.endswith(".py"):
         raise ReduceError(
             f"{name} names a file; needs {name}:NAME, the name of a Workload or a PrimFunc in it"
         )
-    if name not in _TABLE:
-        close = difflib.get_close_matches(name, _TABLE, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ReduceError(f"unknown operator {name!r}{hint} (known: {', '.join(sorted(_TABLE))})")
-    return _TABLE[name]
+    close = difflib.get_close_matches(name, _TABLE, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    raise ReduceError(f"unknown operator {name!r}{hint} (known: {', '.join(sorted(_TABLE))})")
 
 
 def workloads() -> tuple[str, ...]:

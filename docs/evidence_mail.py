@@ -8,8 +8,10 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
+
+from evidence_sweeps import spread
 
 Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
 Key = tuple[str, str, str]
@@ -79,14 +81,9 @@ def _pairs(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     return found
 
 
-def _spread(values: Sequence[float]) -> list[str]:
-    low, middle, high = quantiles(values, n=4)
-    return [f"{v:.3f}" for v in (min(values), low, middle, high, max(values))]
-
-
 def _variants(lines: Sequence[Mapping[str, Any]], table: Table) -> str:
     found = _pairs(lines)
-    body = [[_NAMES[v], str(len(found[v])), *_spread(found[v])] for v in _NAMES if len(found.get(v, ())) > 3]
+    body = [[_NAMES[v], str(len(found[v])), *spread(found[v])] for v in _NAMES if len(found.get(v, ())) > 3]
     head = ["variant ÷ without", "pairs", "least", "quartile", "median", "quartile", "most"]
     return "### What each variant is worth\n\nBelow 1 the variant is faster.\n\n" + table(head, body)
 

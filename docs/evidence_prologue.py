@@ -8,8 +8,10 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
+
+from evidence_sweeps import spread
 
 Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
 Key = tuple[str, str, str]
@@ -141,15 +143,7 @@ def _weights(lines: Sequence[Line], table: Table) -> str:
     body = []
     for (operator, kind), values in sorted(found.items()):
         if len(values) > 3:
-            low, middle, high = quantiles(values, n=4)
-            body.append(
-                [
-                    operator,
-                    kind,
-                    str(len(values)),
-                    *(f"{v:.3f}" for v in (min(values), low, middle, high, max(values))),
-                ]
-            )
+            body.append([operator, kind, str(len(values)), *spread(values)])
     head = ["operator", "launch", "pairs", "least", "quartile", "median", "quartile", "most"]
     return (
         "### Weights ahead of the first collective\n\nTime with weights loaded when they are used, over the time with "

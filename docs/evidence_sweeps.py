@@ -47,7 +47,8 @@ def _name(line: Line) -> str:
     return f"{line['dtype']} {line['operator']} {line['shape'].replace('x', '×')}"
 
 
-def _spread(values: Sequence[float]) -> list[str]:
+def spread(values: Sequence[float]) -> list[str]:
+    """The least, the quartiles and the most of some numbers, as cells."""
     low, middle, high = quantiles(values, n=4)
     return [f"{v:.3f}" for v in (min(values), low, middle, high, max(values))]
 
@@ -78,9 +79,7 @@ def _launch(lines: Sequence[Line], table: Table) -> str:
         "### Programmatic dependent launch\n\nMicroseconds that a launch costs more without it, best mapping of each "
         f"line, {len(gains)} lines; {inside} of them between 0.3 and 0.8. Least: {_name(least[0])} ({least[1]:.2f}); "
         f"most: {_name(most[0])} ({most[1]:.2f}).\n\n"
-        + table(
-            ["", "least", "lower quartile", "median", "upper quartile", "most"], [["µs", *_spread(gains)]]
-        )
+        + table(["", "least", "lower quartile", "median", "upper quartile", "most"], [["µs", *spread(gains)]])
     )
 
 
@@ -88,7 +87,7 @@ def _hints(lines: Sequence[Line], table: Table) -> str:
     body = []
     for name, text in (("st", "stores"), ("ldst", "loads and stores")):
         ratios = [with_ / without for _, with_, without in _varied(lines, 1, name)]
-        body.append([text, str(len(ratios)), *_spread(ratios)])
+        body.append([text, str(len(ratios)), *spread(ratios)])
     head = ["streaming hints on", "lines", "least", "lower quartile", "median", "upper quartile", "most"]
     return "### Streaming hints\n\nTime with ÷ time without; under 1 is a gain.\n\n" + table(head, body)
 

@@ -11,7 +11,7 @@ from tirx_reduce.program import Access, ColIndex, Expr, Load, Op
 
 from . import passes
 from .collectives import combine
-from .memory import from_memory, to_memory, widened, widens
+from .memory import by_words, from_memory, to_memory, widened
 from .packets import Segment, Stream, copy_packet
 from .row_values import held_dtypes, leaf
 from .state import Kernel, Mixed
@@ -128,7 +128,7 @@ def _element(k: Kernel, w: Walk, block: Block, t: Turn, v: Any, results: dict[in
                 return read(*at, e.dtype)
         if isinstance(e, Op) and e.name == "cast" and e.dtype == "float32" and not k.plain:
             at = found(e.args[0])
-            if at is not None and widens(at[0], k.kind):
+            if at is not None and by_words(at[0], k.kind):
                 return widened(block, *at)
         if isinstance(e, ColIndex):
             return cast(k.geometry.column(t.part, t.number, v), "int64")

@@ -84,11 +84,10 @@ def emit(
     program = arithmetic.prepare(program)
     shape = Walks(program)
     columns = int(program.columns.value) if isinstance(program.columns, Const) else None
+    wide = widens(candidate, kind, columns)
     # What is kept in two places is never given a third.
     fits = candidate.reuse != "mixed" or all(e.dtype == "float32" for e in shape.kept())
-    walks = passes.cut(
-        shape, candidate.reuse != "reload", upgrade=not plain and fits, widen=widens(candidate, kind, columns)
-    )
+    walks = passes.cut(shape, candidate.reuse != "reload", upgrade=not plain and fits, widen=wide)
     begin = OVERLAP and max_cluster > 1 and not plain
 
     def kernel(workspace: dict[int, list[Any]], clustered: bool, reuse: str = candidate.reuse) -> Kernel:
@@ -115,11 +114,9 @@ def emit(
     step = candidate.vector * candidate.width * candidate.splits
     together = riders(program, walks, None if once else step)
     if candidate.splits > max_cluster:
-        held = (
-            _held_first(shape, walks, candidate, step) if begin and widens(candidate, kind, columns) else None
-        )
+        held = _held_first(shape, walks, candidate, step) if begin and wide else None
         if held is not None:
-            return _apart(kernel, held, riders(program, held, step), begin, "private")
+            return _apart(kernel, *held, begin, "private")
         return _apart(kernel, walks, together, begin)
     k = kernel({}, candidate.splits > 1)
     if begin:
@@ -229,12 +226,13 @@ def _resident(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Rid
 
 def _held_first(
     shape: Walks, walks: tuple[passes.Pass, ...], candidate: Candidate, step: int
-) -> tuple[passes.Pass, ...] | None:
-    """The walks where the first launch keeps its share of the row for both reductions; None where that cannot be."""
+) -> tuple[tuple[passes.Pass, ...], dict[int, Rider]] | None:
+    """Walks and riders where the first launch keeps its share of the row for both reductions; None where it cannot."""
     held = passes.cut(shape, True, upgrade=False)
-    if not (candidate.merged and riders(shape.program, held, step)) or len(held) != len(walks):
+    together = riders(shape.program, held, step)
+    if not (candidate.merged and together) or len(held) != len(walks):
         return None
-    return (*held[:2], *walks[2:])
+    return (*held[:2], *walks[2:]), together
 
 
 def _apart(

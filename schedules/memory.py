@@ -40,7 +40,7 @@ def from_memory(value: Any, dtype: str, kind: str) -> Any:
     return value
 
 
-def widens(array: Any, kind: str) -> bool:
+def by_words(array: Any, kind: str) -> bool:
     """Whether elements of a lane's array are widened by words (CUDA, which else takes two instructions a half)."""
     return kind == "cuda" and str(array.ty.dtype) == "bfloat16" and int(array.ty.shape[0]) % 2 == 0
 

@@ -16,12 +16,12 @@ from typing import Any
 
 from tvm import tirx
 
-from tirx_reduce.program import Const, Expr, Load, item_bytes, walk
+from tirx_reduce.program import Const, Load, item_bytes
 
 from . import cluster
 from .memory import memory_dtype
 from .passes import Pass
-from .state import Kernel, first_row, row_count
+from .state import Kernel, first_row, loads_of, row_count
 from .tir import Block, cast, imm, load
 from .walks import load_ahead
 
@@ -37,7 +37,7 @@ def open_launch(k: Kernel, *, followed: bool = False) -> None:
 
     With `followed` the next launch is of the same function, and may count on everything before this one.
     """
-    inputs = _streams(k)
+    inputs = loads_of(k.program)
     _say_reads(k, inputs)
     if not followed:
         cluster.offer(k.block)
@@ -57,7 +57,7 @@ def follow(k: Kernel, walks: tuple[Pass, ...], *, followed: bool) -> None:
 
     What both read was there before the first of them began, which had waited before it offered a place to this one.
     """
-    _say_reads(k, _streams(k))
+    _say_reads(k, loads_of(k.program))
     cluster.follow(k.block)
     if not followed:
         cluster.offer(k.block)
@@ -72,14 +72,6 @@ def _say_reads(k: Kernel, inputs: list[Load]) -> None:
         cluster.reads(k.block, _at(k, param, imm(0)))
     for array in (a for arrays in k.workspace.values() for a in arrays):
         cluster.reads(k.block, tirx.address_of(load(array, 0)))
-
-
-def _streams(k: Kernel) -> list[Load]:
-    """The loads of the program, one of each tensor and index."""
-    program = k.program
-    values: list[Expr] = [e for r in program.reductions for e in (*r.elements, *r.init)]
-    values += [out.value for out in program.outputs]
-    return list(dict.fromkeys(e for e in walk(*values) if isinstance(e, Load)))
 
 
 def _at(k: Kernel, param: int, offset: Any) -> Any:

@@ -193,10 +193,17 @@ def _named(k: Kernel, name: str, value: Any) -> Any:
     return value if k.plain else k.block.settle(name, value)
 
 
+def loads_of(program: RowProgram) -> list[Load]:
+    """All loads of a program, one of each tensor and index."""
+    values: list[Expr] = [e for r in program.reductions for e in (*r.elements, *r.init)]
+    values += [out.value for out in program.outputs]
+    return list(dict.fromkeys(e for e in walk(*values) if isinstance(e, Load)))
+
+
 def _reads_dense(program: RowProgram) -> bool:
-    values = [e for r in program.reductions for e in r.elements] + [o.value for o in program.outputs]
-    loads = (e.index for e in walk(*values) if isinstance(e, Load))
-    return any(a.dense for a in loads) or any(o.index.dense for o in program.outputs if not o.per_row)
+    return any(e.index.dense for e in loads_of(program)) or any(
+        o.index.dense for o in program.outputs if not o.per_row
+    )
 
 
 def row_count(k: Kernel) -> Any:
