@@ -21,9 +21,11 @@ ASSUMED_CORES = 32
 SHORT = 512
 """Columns up to which a row takes a subgroup or a part of one."""
 MOST_GROUPS = 16
-HANDFUL = 1 << 21
+HANDFUL = 1 << 20
 """Elements that two launches read, the second time from the second cache, sooner than one cluster a row does once."""
 WIDEST = 1024
+SMALL_GROUP = 256
+"""Lanes of a group where a core holds several of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,8 @@ class _Rung:
     rows: int = 1
     exact: bool = False
     """Take so many lanes, whether some have nothing to take in the last round or not."""
+    idle: float = 3.0
+    """What a lane that has nothing to take weighs against a width that is as much too large, in logarithms."""
 
 
 def vectors(shape: Shape, limits: DeviceLimits) -> list[int]:
@@ -90,10 +94,10 @@ def wanted(shape: Shape, vector: int, limits: DeviceLimits) -> Candidate:
     elif rung.exact:
         width = min(int(rung.lanes), limits.max_threads)
     else:
-        width = _width(rung.lanes / rung.splits, shape.columns // vector / rung.splits, limits)
+        width = _width(rung, shape.columns // vector / rung.splits, limits)
     return Candidate(
         width=width,
-        packing=_packing(shape, width, limits) if rung.splits == rung.rows == 1 else 1,
+        packing=_packing(shape, width, limits, rung.rows) if rung.splits == 1 else 1,
         vector=vector,
         reuse=rung.reuse,
         splits=rung.splits,
@@ -102,15 +106,20 @@ def wanted(shape: Shape, vector: int, limits: DeviceLimits) -> Candidate:
     )
 
 
-def _width(lanes: float, packets: float, limits: DeviceLimits) -> int:
-    """Whole subgroups: near `lanes`, and so that few lanes are left without a packet in the last round."""
+def _width(rung: _Rung, packets: float, limits: DeviceLimits) -> int:
+    """Whole subgroups: near the lanes of a group, and so that few are left without a packet in the last round.
+
+    Where a row is split, every lane has to have one.
+    """
+    lanes = rung.lanes / rung.splits
 
     def price(width: int) -> tuple[float, int]:
         idle = math.ceil(packets / width) * width / packets - 1
-        return abs(math.log(width / lanes)) + 3 * idle, width
+        return abs(math.log(width / lanes)) + rung.idle * idle, width
 
     step = limits.subgroup_size
-    return min(range(step, max(step, min(limits.max_threads, WIDEST)) + 1, step), key=price)
+    most = min(limits.max_threads, WIDEST, int(packets) if rung.splits > 1 else WIDEST)
+    return min(range(step, max(step, most) + 1, step), key=price)
 
 
 def _clustered(shape: Shape, vector: int, limits: DeviceLimits) -> _Rung:
@@ -119,21 +128,36 @@ def _clustered(shape: Shape, vector: int, limits: DeviceLimits) -> _Rung:
     if n <= SHORT:
         return _Rung(lanes=n / 16 if shape.storage_bytes < 4 and shape.weighted else n / 8)
     if shape.rows < cores:
-        return _few(shape, most) if n % vector == 0 or n <= 2048 else _few_unaligned(shape, most)
+        aligned = n % vector == 0 or n <= 2048
+        return _few(shape, most, cores) if aligned else _few_unaligned(shape, most, cores)
     if n > 65536:
         return _long(shape, most) if shape.storage_bytes >= 4 else _long_sixteen_bits(shape, most)
     if shape.rows < 2 * cores and n <= 4096:
         return _Rung(lanes=n / 8, splits=1 if n <= 2048 else 2)
+    if shape.rows < (4 if shape.storage_bytes < 4 else 3) * cores and 4096 < n <= 8192 and n % vector == 0:
+        return _thin(shape)
     if shape.storage_bytes < 4 and vector > 1:
         return _sixteen_bits(shape, vector, most)
     if n <= (5632 if shape.reductions > 1 or n % vector else 2048):
         return _Rung(lanes=n / 8)
     if n <= 8192:
         return _Rung(lanes=n / 16 if shape.weighted else n / 8, splits=2)
-    return _Rung(
-        lanes=2048 if shape.weighted and n > 16384 and n % vector == 0 else max(1024, n / 32),
-        splits=min(8, most),
-    )
+    if n < 16384 and n % vector == 0:
+        return _Rung(lanes=n / 28, splits=min(4, most))
+    if shape.weighted and 16384 < n <= 40960 and n % vector == 0:
+        return _Rung(lanes=1024, splits=min(4, most))
+    lanes = 2048 if shape.weighted and n > 16384 and n % vector == 0 else max(1024, n / 32)
+    return _Rung(lanes=lanes, splits=min(8, most))
+
+
+def _thin(shape: Shape) -> _Rung:
+    """Two or three rows a core: in parts, of which every core has about as many as another."""
+    n = shape.columns
+    if shape.storage_bytes >= 4:
+        return _Rung(lanes=n / 12, splits=4)
+    if shape.reductions == 1:
+        return _Rung(lanes=n / 16, splits=2, idle=10)
+    return _Rung(lanes=n / 14, splits=2, reuse="shared", idle=10)
 
 
 def _long(shape: Shape, most: int) -> _Rung:
@@ -150,7 +174,7 @@ def _long_sixteen_bits(shape: Shape, most: int) -> _Rung:
     if shape.reductions == 1:
         return _Rung(lanes=n / 64, splits=min(most, 8 if n <= 131072 else 16), reuse="shared")
     if shape.weighted:
-        return _Rung(lanes=n / 42, splits=most, reuse="shared")
+        return _Rung(lanes=n / 42, splits=min(most, 8 if n <= 98304 else 16), reuse="shared")
     return _Rung(lanes=n / 64, splits=most)
 
 
@@ -161,6 +185,8 @@ def _sixteen_bits(shape: Shape, vector: int, most: int) -> _Rung:
         if n <= 8192:
             return _Rung(lanes=n / (16 if shape.reductions > 1 and not shape.weighted else 32))
         return _Rung(lanes=n / 32, splits=min(8, most), reuse="shared" if shape.weighted else "private")
+    if n < 1024 and shape.reductions == 1 and not shape.fused:
+        return _Rung(lanes=64, exact=True)
     if n <= 1024 and shape.weighted:
         # Weights take as many accesses as rows do: two rows a program read them once.
         return _Rung(lanes=n / 16, rows=2)
@@ -176,37 +202,55 @@ def _sixteen_bits(shape: Shape, vector: int, most: int) -> _Rung:
         splits = min(8, max(2, 1 << int(math.log2(n / 4096))), most)
         return _Rung(lanes=max(128 * splits, n / 32), splits=splits)
     if n <= 8192:
-        return _Rung(lanes=n / 24, reuse="shared")
+        return _Rung(lanes=n / (24 if shape.weighted else 20), reuse="shared")
     if shape.weighted and n <= 16384:
         return _Rung(lanes=n / 64)
     splits = min(most, 1 << math.ceil(math.log2(n / (16384 if shape.weighted else 8192))))
     return _Rung(lanes=n / 32, splits=splits, reuse="shared" if shape.weighted else "private")
 
 
-def _few(shape: Shape, most: int) -> _Rung:
+def _few(shape: Shape, most: int, cores: int) -> _Rung:
     """Fewer rows than cores: what counts is how soon the last lane has its data."""
-    n = shape.columns
-    if n > 65536 and shape.storage_bytes >= 4 and shape.rows * n <= HANDFUL:
+    n, rows = shape.columns, shape.rows
+    if n > 65536 and shape.storage_bytes >= 4 and rows * n <= HANDFUL:
         # A cluster has 16 groups: two launches use the rest of the device.
-        lanes = 256 if shape.rows == 1 else 128
+        lanes = 256 if rows <= 4 else 128
         return _Rung(lanes=64 * lanes, splits=64, reuse="reload", merged=shape.reductions > 1)
     if n <= 2048:
         return _Rung(lanes=n / 8)
+    splits = min(most, 1 << math.ceil(math.log2(n / 2048 if n <= 8192 else min(n, 65536) / 6400)))
+    if n <= 65536 and 2 * splits * rows <= cores:
+        return _Rung(lanes=n / 8, splits=min(most, 2 * splits), idle=1)
     if n <= 8192:
-        return _Rung(lanes=n / 16, splits=min(most, 1 << math.ceil(math.log2(n / 2048))))
+        return _Rung(lanes=n / 14, splits=splits, idle=1)
+    if splits >= 8 and rows * splits > cores:
+        return _crowded(shape, splits, cores)
     if n <= 65536:
-        return _Rung(lanes=n / 8, splits=min(most, 1 << math.ceil(math.log2(n / 6400))))
-    lane = 8 if shape.reductions > 1 and not shape.weighted and shape.rows > 1 else 16
-    return _Rung(lanes=n / lane, splits=most)
+        crowd = splits >= 4 and rows * splits > cores
+        return _Rung(lanes=n / 12 if crowd else min(n / 8, cores * WIDEST / rows), splits=splits, idle=1)
+    lane = 16
+    if shape.reductions == 1 and 1 < rows <= 4:
+        lane = 32
+    elif shape.reductions > 1 and not shape.weighted and rows > 4:
+        lane = 8
+    return _Rung(lanes=n / lane, splits=splits)
 
 
-def _few_unaligned(shape: Shape, most: int) -> _Rung:
+def _crowded(shape: Shape, splits: int, cores: int) -> _Rung:
+    """Long rows of more groups than cores: small ones, and about as many as have a place at once."""
+    groups = shape.rows * splits
+    if shape.storage_bytes < 4 and groups * SMALL_GROUP > 1.25 * cores * WIDEST:
+        splits = 8
+    return _Rung(lanes=splits * (320 if groups <= 2 * cores else SMALL_GROUP), splits=splits, idle=8)
+
+
+def _few_unaligned(shape: Shape, most: int, cores: int) -> _Rung:
     """The same where rows start anywhere: 16 bits do better in one group, for a reason that was not found."""
     n = shape.columns
     if shape.storage_bytes < 4 and n <= 32768:
-        return _Rung(lanes=WIDEST, exact=shape.weighted)
+        return _Rung(lanes=n / (16 if n > 8192 else 8))
     if n > 65536:
-        return _few(shape, most)
+        return _few(shape, most, cores)
     lane = 16 if shape.reductions == 1 else 6 if shape.weighted else 8
     return _Rung(lanes=n / lane, splits=min(most, 1 << math.ceil(math.log2(n / 6400))))
 
@@ -233,10 +277,14 @@ def _alone(shape: Shape, vector: int, limits: DeviceLimits) -> _Rung:
     return _Rung(lanes=n / lane, merged=merged)
 
 
-def _packing(shape: Shape, width: int, limits: DeviceLimits) -> int:
+def _packing(shape: Shape, width: int, limits: DeviceLimits, rows: int = 1) -> int:
     """Programs of a group: enough threads to fill one, none where every row can have a core to itself."""
+    if rows > 1:
+        return max(1, 2 * limits.subgroup_size // width)
     narrow = shape.storage_bytes < 4 and not shape.weighted
-    threads = 256 if shape.columns <= SHORT and (narrow or limits.max_cluster <= 1) else 128
+    wide = shape.columns <= SHORT and (narrow or limits.max_cluster <= 1)
+    wide = wide or (shape.columns < 1024 and narrow and shape.reductions == 1 and limits.max_cluster > 1)
+    threads = 256 if wide else 128
     packing = max(1, min(threads, limits.max_threads) // width)
     packing = 1 << (packing.bit_length() - 1)
     cores = limits.cores or ASSUMED_CORES

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tirx_reduce.errors import Unsupported
-from tirx_reduce.program import Access, ColIndex, Expr, Load, Op
+from tirx_reduce.program import Access, ColIndex, Expr, Load, Op, item_bytes
 
 from . import passes
 from .collectives import combine
-from .memory import by_words, from_memory, to_memory, widened
+from .memory import by_words, from_memory, keep_whole, to_memory, widened
 from .packets import Segment, Stream, copy_packet
 from .row_values import held_dtypes, leaf
 from .state import Kernel, Mixed
@@ -66,6 +66,8 @@ def compute(k: Kernel, w: Walk, block: Block, t: Turn) -> None:
         for i, out in w.stores.items():
             index = k.program.outputs[i].index
             general = general_offset(k, index, t) if index.stride is None else None
+            if row.head is not None and out.wide(row) and not (k.plain or t.part.ends):
+                keep_whole(inside, results[i], vector * item_bytes(out.dtype), k.kind)
             copy_packet(inside, row, out, t.part, t.number, results[i], imm(0), store=True, offset=general)
 
 

@@ -145,9 +145,7 @@ def _row(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Rider]) 
             row_outputs(k, plan)
         done = 2
     for number, plan in enumerate(walks[done:], done + 1):
-        w = walk_columns(k, number, plan)
-        if number == 1:
-            load_ahead(k, walks[1:])
+        w = walk_columns(k, number, plan, walks[1:] if number == 1 else ())
         conclude(k, w)
         row_outputs(k, plan)
 
@@ -156,8 +154,7 @@ def _both(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Rider])
     """What the first two walks find in each subgroup, by reduction."""
     if online.applies(k.candidate, walks, k.cluster, k.plain):
         return online.walk_once(k, walks[0], together)
-    first = walk_columns(k, 1, walks[0])
-    load_ahead(k, walks[1:])
+    first = walk_columns(k, 1, walks[0], walks[1:])
     assumed = assume(k, first, together)
     return of_subgroup(k, first, assumed, walk_columns(k, 2, walks[1]))
 

@@ -11,7 +11,11 @@ from typing import Any
 from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 
+from tirx_reduce.program import item_bytes
+
 from .tir import Block, cast, imm, load
+
+_WORD = 4
 
 # Two bf16 values are one word: the high half of a float32 each, taken by a shift or a mask.
 _WIDEN = """
@@ -20,6 +24,17 @@ __device__ __forceinline__ float tirx_reduce_widen(const nv_bfloat16* array, int
   unsigned word = reinterpret_cast<const unsigned*>(array)[at >> 1];
   return __uint_as_float(at & 1 ? word & 0xffff0000u : word << 16);
 }
+#endif
+"""
+
+# Where rows start anywhere, the compiler may keep every 16-bit element of a packet in a register of its own, and store
+# them in pieces: four stores for one, and launches up to a third longer. Words it stores together.
+_WHOLE = """
+#ifndef TIRX_REDUCE_CPU_MODEL
+__device__ __forceinline__ void tirx_reduce_whole_{words}(void* packet) {{
+#pragma unroll
+  for (int i = 0; i < {words}; ++i) asm("" : "+r"(((unsigned*)packet)[i]));
+}}
 #endif
 """
 
@@ -51,6 +66,16 @@ def widened(block: Block, array: Any, at: Any) -> Any:
     return block.bind(
         "e", cuda_func_call("tirx_reduce_widen", first, at, source_code=_WIDEN, return_type="float32")
     )
+
+
+def keep_whole(block: Block, array: Any, size: int, kind: str) -> None:
+    """See that a lane's packet of `size` bytes, of elements below a word, is stored at once (CUDA)."""
+    if kind != "cuda" or item_bytes(str(array.ty.dtype)) >= _WORD or size < 2 * _WORD:
+        return
+    words = size // _WORD
+    first = tirx.address_of(load(array, 0))
+    source = _WHOLE.format(words=words)
+    block.add(tirx.Evaluate(cuda_func_call(f"tirx_reduce_whole_{words}", first, source_code=source)))
 
 
 def to_memory(value: Any, dtype: str, kind: str) -> Any:

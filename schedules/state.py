@@ -84,6 +84,8 @@ class Kernel:
     """Products of such a value and a value of the row, as the kept value and one factor."""
     ahead: dict[Expr, Any] = field(default_factory=dict)
     """Arrays of what was loaded before it was needed."""
+    moves: Block = field(default_factory=Block)
+    """What puts into those arrays what was loaded for them."""
 
 
 # Groups of a launch up to which most of them run at once.

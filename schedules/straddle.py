@@ -48,7 +48,9 @@ class Wanted:
     """Of an element, where the access is not affine."""
 
 
-def load_round(block: Block, row: Row, part: Segment, number: Any, loads: Iterable[Wanted]) -> None:
+def load_round(
+    block: Block, row: Row, part: Segment, number: Any, loads: Iterable[Wanted], later: Block | None = None
+) -> None:
     """Load what a lane takes in one round, if it takes any: a packet of each stream, or an element at the ends.
 
     After, for a weight where rows start anywhere::
@@ -57,8 +59,10 @@ def load_round(block: Block, row: Row, part: Segment, number: Any, loads: Iterab
             two[0 : V] = w[p·V …]
             two[V : 2V] = w[(p + 1)·V …]        # the elements that there are, where the vector ends inside
         local[at : at+V] = two[h : h+V]         # whether there is a packet or not: nothing waits for a branch
+
+    With `later`, the last line goes there.
     """
-    moved = Block()
+    moved = Block() if later is None else later
     with block.when(row.inside(part, number)) as inside:
         for x in loads:
             if part.ends or not straddles(row, x.stream):
@@ -67,7 +71,8 @@ def load_round(block: Block, row: Row, part: Segment, number: Any, loads: Iterab
             two = block.alloc("two", 2 * row.vector, x.stream.dtype)
             _load_two(inside, row, x.stream, part, number, two)
             _move(moved, row, x, two)
-    block.stmts.extend(moved.stmts)
+    if later is None:
+        block.stmts.extend(moved.stmts)
 
 
 def straddles(row: Row, stream: Stream) -> bool:

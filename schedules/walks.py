@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
@@ -30,9 +30,15 @@ REGISTERS, SHARE = 65536, 0.5
 DYNAMIC_BYTES = 32 * 1024
 
 
-def walk_columns(k: Kernel, number: int, plan: passes.Pass) -> Walk:
-    """Write the loops of one walk; its partial results stay in the lanes."""
+def walk_columns(k: Kernel, number: int, plan: passes.Pass, later: tuple[passes.Pass, ...] = ()) -> Walk:
+    """Write the loops of one walk; its partial results stay in the lanes.
+
+    What only `later` walks read is loaded ahead, where that pays.
+    """
     values = passes.column_values(k.program, plan) + plan.kept
+    if any(ref in k.ahead for ref in passes.column_loads(k.program, plan)):
+        k.block.stmts.extend(k.moves.stmts)
+        k.moves = Block()
     hoist(k, values)
     _fold_factors(k, values)
     w = Walk(number=number, plan=plan)
@@ -49,9 +55,18 @@ def walk_columns(k: Kernel, number: int, plan: passes.Pass) -> Walk:
         out = k.program.outputs[i]
         w.stores[i] = stream(k, out.param, out.index, out.dtype)
     row, loops = k.geometry, Block()
-    # Asked for first and computed last: nobody waits for them.
+    segments = row.segments()
+    begun = _begin(k, w, loops, segments)
+    if begun is not None and k.valid is None:
+        # No compiler brings loads forward that stand under conditions.
+        load_ahead(k, later, into=loops)
+        later = ()
+    # What is left at the ends is computed last: nobody waits for it.
     left = [(part, fetch(k, w, loops, part, imm(0), part.count)) for part in row.ends()]
-    for segment in row.segments():
+    if begun is not None:
+        _compute_all(k, w, loops, segments[0].count, begun)
+        segments = segments[1:]
+    for segment in segments:
         kind = UNROLLED if _in_registers(k, w, segment) else SERIAL
         size = _chunk(k, segment)
         count = segment.count
@@ -70,7 +85,17 @@ def walk_columns(k: Kernel, number: int, plan: passes.Pass) -> Walk:
         with k.block.when(k.valid) as guard:
             guard.stmts.extend(loops.stmts)
     k.kept = w.keeps if plan.kept else k.kept
+    load_ahead(k, later)
     return w
+
+
+def _begin(k: Kernel, w: Walk, block: Block, segments: tuple[Segment, ...]) -> Callable[[Any], Turn] | None:
+    """Load the first rounds, where a launch is short and not all that a lane takes are whole packets (CUDA)."""
+    row = k.geometry
+    if not (k.short and row.pairs and row.ends() and segments):
+        return None
+    first = segments[0]
+    return fetch(k, w, block, first, imm(0), first.count) if first.count == _chunk(k, first) else None
 
 
 def _in_registers(k: Kernel, w: Walk, part: Segment) -> bool:
@@ -162,7 +187,13 @@ def _chunk(k: Kernel, segment: Segment) -> int:
     return max(1, min(size, segment.count))
 
 
-def load_ahead(k: Kernel, later: tuple[passes.Pass, ...], vectors: bool = False, early: bool = False) -> None:
+def load_ahead(
+    k: Kernel,
+    later: tuple[passes.Pass, ...],
+    vectors: bool = False,
+    early: bool = False,
+    into: Block | None = None,
+) -> None:
     """Load what only later walks read before the first collective, where that takes few registers.
 
     Weights, most of all: they do not depend on it, and where a launch is short or groups wait for one another the wait
@@ -175,6 +206,8 @@ def load_ahead(k: Kernel, later: tuple[passes.Pass, ...], vectors: bool = False,
         Only what is the same for every row.
     early : bool
         Before anything else is done, and so all that there is room for.
+    into : Block, optional
+        Where to load; what has to be moved in registers then is moved when it is needed, for a move waits for its load.
     """
     row = k.geometry
     if k.plain or row.fixed is None or (k.candidate.reuse == "reload" and not early):
@@ -186,36 +219,37 @@ def load_ahead(k: Kernel, later: tuple[passes.Pass, ...], vectors: bool = False,
     wanted = [ref for ref in wanted if not vectors or k.walks.is_vector(ref)]
     pays = early or vectors or k.short or k.cluster or len(wanted) == 1
     sources = {ref: stream(k, ref.param, ref.index, ref.dtype) for ref in wanted} if pays else {}
-    if not sources or not _room_ahead(k, sources, early):
+    if not sources or not _room_ahead(k, sources, all_at_once=into is not None, early=early):
         return
     for ref, source in sources.items():
         array = k.block.alloc("ahead", row.room, source.dtype)
-        with k.block.when(k.valid) as inside:
+        with (into or k.block).when(k.valid) as inside:
             for part in (*row.segments(), *row.ends()):
-                with inside.loop("r", part.count, UNROLLED) as (body, r):
-                    turn = imm(part.start) + r
-                    here = Wanted(source, array, row.slot(part, turn, imm(0)))
-                    load_round(body, row, part, row.number(turn), [here])
+                for turn in range(part.start, part.start + part.count):
+                    here = Wanted(source, array, row.slot(part, imm(turn), imm(0)))
+                    moves = None if into is None else k.moves
+                    load_round(inside, row, part, row.number(imm(turn)), [here], moves)
         k.ahead[ref] = array
 
 
-def _room_ahead(k: Kernel, wanted: dict[Load, Stream], early: bool) -> bool:
+def _room_ahead(k: Kernel, wanted: dict[Load, Stream], *, all_at_once: bool, early: bool) -> bool:
     """Whether registers have room for this lane's packets of each of `wanted`, and it is wise to take so many."""
     row = k.geometry
     scalars = row.rounds * row.vector
     kept_scalars = scalars if row.private_rounds is None else row.private_rounds * row.vector
 
-    def words(values: Iterable[Expr], each: int = scalars) -> float:
-        return sum(each * item_bytes(memory_dtype(e.dtype, k.kind)) / 4 for e in values)
+    def words(value: Expr, each: int) -> float:
+        return each * item_bytes(memory_dtype(value.dtype, k.kind)) / 4
 
+    raw = {e: scalars * packets_for_one(row, (s,)) for e, s in wanted.items()}
     held = [e for e, array in k.kept.items() if not in_shared(k, array)]
-    if words(wanted) + words(held, kept_scalars) > SHARE * REGISTERS / k.candidate.threads:
+    needed = sum(words(e, raw[e] if all_at_once else scalars) for e in wanted)
+    if needed + sum(words(e, kept_scalars) for e in held) > SHARE * REGISTERS / k.candidate.threads:
         return False
-    if early:
+    if early or all_at_once or sum(raw.values()) <= AHEAD:
         return True
     alone = len(wanted) == 1 and all(s.wide(row) or straddles(row, s) for s in wanted.values())
-    every = sum(scalars * packets_for_one(row, (s,)) for s in wanted.values())
-    return every <= AHEAD or (alone and words(wanted) <= AHEAD)
+    return alone and sum(words(e, scalars) for e in wanted) <= AHEAD
 
 
 def _packets(k: Kernel, w: Walk, body: Block, segment: Segment, done: Any, size: int) -> None:
