@@ -71,14 +71,17 @@ def vectors(shape: Shape, limits: DeviceLimits) -> list[int]:
     widest = 16 // shape.storage_bytes if limits.kind == "cuda" else 4
     some = [v for v in (8, 4, 2, 1) if v <= min(widest, shape.columns)]
     even = [v for v in some if shape.columns % v == 0]
-    if limits.max_cluster > 1 and shape.columns > 2048 and even[0] < widest // 2:
-        even = [_unaligned(shape, widest, limits), *even]
+    if limits.max_cluster > 1 and even[0] < widest // 2:
+        even = [_unaligned(shape, even[0], widest, limits), *even]
     return list(dict.fromkeys((*even, *some)))
 
 
-def _unaligned(shape: Shape, widest: int, limits: DeviceLimits) -> int:
+def _unaligned(shape: Shape, even: int, widest: int, limits: DeviceLimits) -> int:
     """Elements of an access to rows that start anywhere: few take as many as they can, float32 with weights fewer."""
     few = shape.rows < (limits.cores or ASSUMED_CORES)
+    if shape.columns <= 2048:
+        pairs = shape.storage_bytes < 4 and shape.reductions == 1 and few and shape.columns > 1024
+        return max(even, 2) if pairs else even
     if shape.storage_bytes < 4:
         return widest
     if shape.reductions == 1:
@@ -129,7 +132,7 @@ def _clustered(shape: Shape, vector: int, limits: DeviceLimits) -> _Rung:
         return _Rung(lanes=n / 16 if shape.storage_bytes < 4 and shape.weighted else n / 8)
     if shape.rows < cores:
         aligned = n % vector == 0 or n <= 2048
-        return _few(shape, most, cores) if aligned else _few_unaligned(shape, most, cores)
+        return _few(shape, vector, most, cores) if aligned else _few_unaligned(shape, vector, most, cores)
     if n > 65536:
         return _long(shape, most) if shape.storage_bytes >= 4 else _long_sixteen_bits(shape, most)
     if shape.rows < 2 * cores and n <= 4096:
@@ -209,7 +212,7 @@ def _sixteen_bits(shape: Shape, vector: int, most: int) -> _Rung:
     return _Rung(lanes=n / 32, splits=splits, reuse="shared" if shape.weighted else "private")
 
 
-def _few(shape: Shape, most: int, cores: int) -> _Rung:
+def _few(shape: Shape, vector: int, most: int, cores: int) -> _Rung:
     """Fewer rows than cores: what counts is how soon the last lane has its data."""
     n, rows = shape.columns, shape.rows
     if n > 65536 and shape.storage_bytes >= 4 and rows * n <= HANDFUL:
@@ -217,7 +220,7 @@ def _few(shape: Shape, most: int, cores: int) -> _Rung:
         lanes = 256 if rows <= 4 else 128
         return _Rung(lanes=64 * lanes, splits=64, reuse="reload", merged=shape.reductions > 1)
     if n <= 2048:
-        return _Rung(lanes=n / 8)
+        return _Rung(lanes=n / 6 if n % vector else n / 8)
     splits = min(most, 1 << math.ceil(math.log2(n / 2048 if n <= 8192 else min(n, 65536) / 6400)))
     if n <= 65536 and 2 * splits * rows <= cores:
         return _Rung(lanes=n / 8, splits=min(most, 2 * splits), idle=1)
@@ -244,13 +247,13 @@ def _crowded(shape: Shape, splits: int, cores: int) -> _Rung:
     return _Rung(lanes=splits * (320 if groups <= 2 * cores else SMALL_GROUP), splits=splits, idle=8)
 
 
-def _few_unaligned(shape: Shape, most: int, cores: int) -> _Rung:
-    """The same where rows start anywhere: 16 bits do better in one group, for a reason that was not found."""
+def _few_unaligned(shape: Shape, vector: int, most: int, cores: int) -> _Rung:
+    """The same where rows start anywhere: 16 bits do a little better in one group."""
     n = shape.columns
     if shape.storage_bytes < 4 and n <= 32768:
-        return _Rung(lanes=n / (16 if n > 8192 else 8))
+        return _Rung(lanes=n / (8 if n <= 8192 else 24 if shape.weighted else 16))
     if n > 65536:
-        return _few(shape, most, cores)
+        return _few(shape, vector, most, cores)
     lane = 16 if shape.reductions == 1 else 6 if shape.weighted else 8
     return _Rung(lanes=n / lane, splits=min(most, 1 << math.ceil(math.log2(n / 6400))))
 
