@@ -229,8 +229,8 @@ def _few(shape: Shape, vector: int, most: int, cores: int) -> _Rung:
     if splits >= 8 and rows * splits > cores:
         return _crowded(shape, splits, cores)
     if n <= 65536:
-        crowd = splits >= 4 and rows * splits > cores
-        return _Rung(lanes=n / 12 if crowd else min(n / 8, cores * WIDEST / rows), splits=splits, idle=1)
+        thick = shape.weighted and splits >= 4 and rows * splits > cores
+        return _Rung(lanes=min(n / (12 if thick else 8), cores * WIDEST / rows), splits=splits, idle=1)
     lane = 16
     if shape.reductions == 1 and 1 < rows <= 4:
         lane = 32

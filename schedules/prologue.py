@@ -97,11 +97,15 @@ def _rows(k: Kernel, block: Block, loads: list[Load]) -> None:
     most = EARLY_BYTES * (2 if k.cluster else 1)
     early = max(1, min(EARLY_GROUPS, most // (share * sum(_bytes(k, e) for e in loads))))
     rows = row_count(k)
+    inside: Any = None
     if isinstance(rows, tirx.IntImm):
         inside = tirx.LT(k.group, imm(min(early, rows.value // each * c.splits)))
     else:
-        whole = tirx.LE((cast(k.group, it) + imm(1, it)) * imm(each, it), cast(rows, it) * imm(c.splits, it))
-        inside = tirx.And(tirx.LT(k.group, imm(early)), whole)
+        if k.reach is None or k.reach // each * c.splits > early:
+            inside = tirx.LT(k.group, imm(early))
+        if each > 1:  # or every group has its rows
+            whole = tirx.LE((cast(k.group, it) + imm(1, it)) * imm(each, it), cast(rows, it))
+            inside = whole if inside is None else tirx.And(inside, whole)
     with block.when(inside) as among:
         for e in loads:
             cluster.prefetch(among, _at(k, e.param, begin), imm(share * _bytes(k, e)))
