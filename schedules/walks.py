@@ -57,15 +57,15 @@ def walk_columns(k: Kernel, number: int, plan: passes.Pass, later: tuple[passes.
     row, loops = k.geometry, Block()
     segments = row.segments()
     begun = _begin(k, w, loops, segments)
-    if begun and k.valid is None:
+    if begun is not None and k.valid is None:
         # No compiler brings loads forward that stand under conditions.
         load_ahead(k, later, into=loops)
         later = ()
     # What is left at the ends is computed last: nobody waits for it.
     left = [(part, fetch(k, w, loops, part, imm(0), part.count)) for part in row.ends()]
-    for part, at in begun:
-        _compute_all(k, w, loops, part.count, at)
-    segments = segments[len(begun) :]
+    if begun is not None:
+        _compute_all(k, w, loops, segments[0].count, begun)
+        segments = segments[1:]
     for segment in segments:
         kind = UNROLLED if _in_registers(k, w, segment) else SERIAL
         size = _chunk(k, segment)
@@ -89,19 +89,13 @@ def walk_columns(k: Kernel, number: int, plan: passes.Pass, later: tuple[passes.
     return w
 
 
-def _begin(
-    k: Kernel, w: Walk, block: Block, segments: tuple[Segment, ...]
-) -> list[tuple[Segment, Callable[[Any], Turn]]]:
-    """Load all packets before any is computed, where a launch is short and rows start anywhere (CUDA).
-
-    Of those that are kept elsewhere, and only pass through registers, the first that are loaded together.
-    """
+def _begin(k: Kernel, w: Walk, block: Block, segments: tuple[Segment, ...]) -> Callable[[Any], Turn] | None:
+    """Load the first rounds, where a launch is short and not all that a lane takes are whole packets (CUDA)."""
     row = k.geometry
-    if not (k.short and row.pairs and row.ends()):
-        return []
-    if k.candidate.reuse != "private":
-        segments = tuple(p for p in segments[:1] if isinstance(p.count, int) and p.count == _chunk(k, p))
-    return [(part, fetch(k, w, block, part, imm(0), part.count)) for part in segments]
+    if not (k.short and row.pairs and row.ends() and segments):
+        return None
+    first = segments[0]
+    return fetch(k, w, block, first, imm(0), first.count) if first.count == _chunk(k, first) else None
 
 
 def _in_registers(k: Kernel, w: Walk, part: Segment) -> bool:
