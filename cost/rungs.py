@@ -227,7 +227,7 @@ def _few(shape: Shape, vector: int, most: int, cores: int) -> _Rung:
     if n <= 8192:
         return _Rung(lanes=n / 14, splits=splits, idle=1)
     if splits >= 8 and rows * splits > cores:
-        return _crowded(shape, splits, cores)
+        return _crowded(shape, most, cores)
     if n <= 65536:
         thick = shape.weighted and splits >= 4 and rows * splits > cores
         return _Rung(lanes=min(n / (12 if thick else 8), cores * WIDEST / rows), splits=splits, idle=1)
@@ -239,21 +239,20 @@ def _few(shape: Shape, vector: int, most: int, cores: int) -> _Rung:
     return _Rung(lanes=n / lane, splits=splits)
 
 
-def _crowded(shape: Shape, splits: int, cores: int) -> _Rung:
+def _crowded(shape: Shape, most: int, cores: int) -> _Rung:
     """Long rows of more groups than cores: small ones, and about as many as have a place at once."""
-    groups = shape.rows * splits
-    if shape.storage_bytes < 4 and groups * SMALL_GROUP > 1.25 * cores * WIDEST:
-        splits = 8
+    groups, room = shape.rows * most, (1.25 if shape.storage_bytes < 4 else 2) * cores * WIDEST
+    splits = most if groups * SMALL_GROUP <= room else min(most, 8)
     return _Rung(lanes=splits * (320 if groups <= 2 * cores else SMALL_GROUP), splits=splits, idle=8)
 
 
 def _few_unaligned(shape: Shape, vector: int, most: int, cores: int) -> _Rung:
     """The same where rows start anywhere: 16 bits do a little better in one group."""
     n = shape.columns
-    if shape.storage_bytes < 4 and n <= 32768:
-        return _Rung(lanes=n / (8 if n <= 8192 else 24 if shape.weighted else 16))
-    if n > 65536:
+    if n > 32768:
         return _few(shape, vector, most, cores)
+    if shape.storage_bytes < 4:
+        return _Rung(lanes=n / (8 if n <= 8192 else 24 if shape.weighted else 16))
     lane = 16 if shape.reductions == 1 else 6 if shape.weighted else 8
     return _Rung(lanes=n / lane, splits=min(most, 1 << math.ceil(math.log2(n / 6400))))
 

@@ -17,6 +17,7 @@ import evidence_grid as grid  # noqa: E402 - the paths come first
 import evidence_mail as mail  # noqa: E402
 import evidence_prologue as prologue  # noqa: E402
 import evidence_sweeps as sweeps  # noqa: E402
+import evidence_unseen as unseen  # noqa: E402
 
 from tirx_reduce.bench import counters_report  # noqa: E402
 from tirx_reduce.bench.fit import fit_rows, row_of  # noqa: E402
@@ -164,6 +165,11 @@ def swept_last() -> str:
     return prologue.tables(STUDY / "sweeps_prologue.json.gz", rows_of([STUDY / "grid.jsonl.gz"]), table)
 
 
+def swept_elsewhere() -> str:
+    """What sweeps over other shapes than the grid's say of the ladder."""
+    return unseen.tables(STUDY / "sweeps_unseen.json.gz", table)
+
+
 def warm() -> str:
     """The peers' grid over operands that stay in the cache."""
     return tables([STUDY / "grid_warm.jsonl.gz"]) + "\n"
@@ -193,6 +199,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "sweeps.md": swept,
     "mail.md": swept_since,
     "prologue.md": swept_last,
+    "unseen.md": swept_elsewhere,
     **{page: make for page, (records, make) in LATER.items() if (STUDY / records).exists()},
 }
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tirx_reduce.errors import Unsupported
-from tirx_reduce.program import Access, ColIndex, Expr, Load, Op, item_bytes
+from tirx_reduce.program import Access, ColIndex, Expr, Load, Op
 
 from . import passes
 from .collectives import combine
@@ -67,7 +67,7 @@ def compute(k: Kernel, w: Walk, block: Block, t: Turn) -> None:
             index = k.program.outputs[i].index
             general = general_offset(k, index, t) if index.stride is None else None
             if row.head is not None and out.wide(row) and not (k.plain or t.part.ends):
-                keep_whole(inside, results[i], vector * item_bytes(out.dtype), k.kind)
+                keep_whole(inside, results[i], k.kind)
             copy_packet(inside, row, out, t.part, t.number, results[i], imm(0), store=True, offset=general)
 
 

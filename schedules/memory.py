@@ -28,13 +28,13 @@ __device__ __forceinline__ float tirx_reduce_widen(const nv_bfloat16* array, int
 """
 
 # Where rows start anywhere, the compiler may keep every 16-bit element of a packet in a register of its own, and store
-# them in pieces: four stores for one, and launches up to a third longer. Words it stores together.
+# them in pieces: four stores for one, and launches up to a third longer. Four words it stores together.
 _WHOLE = """
 #ifndef TIRX_REDUCE_CPU_MODEL
-__device__ __forceinline__ void tirx_reduce_whole_{words}(void* packet) {{
+__device__ __forceinline__ void tirx_reduce_whole_4(void* packet) {
 #pragma unroll
-  for (int i = 0; i < {words}; ++i) asm("" : "+r"(((unsigned*)packet)[i]));
-}}
+  for (int i = 0; i < 4; ++i) asm("" : "+r"(((unsigned*)packet)[i]));
+}
 #endif
 """
 
@@ -68,14 +68,12 @@ def widened(block: Block, array: Any, at: Any) -> Any:
     )
 
 
-def keep_whole(block: Block, array: Any, size: int, kind: str) -> None:
-    """See that a lane's packet of `size` bytes, of elements below a word, is stored at once (CUDA)."""
-    if kind != "cuda" or item_bytes(str(array.ty.dtype)) >= _WORD or size < 2 * _WORD:
-        return
-    words = size // _WORD
-    first = tirx.address_of(load(array, 0))
-    source = _WHOLE.format(words=words)
-    block.add(tirx.Evaluate(cuda_func_call(f"tirx_reduce_whole_{words}", first, source_code=source)))
+def keep_whole(block: Block, packet: Any, kind: str) -> None:
+    """See that a lane's packet is stored at once (CUDA), where it is 16 bytes of elements below a word."""
+    size = item_bytes(str(packet.ty.dtype))
+    if kind == "cuda" and size < _WORD and size * int(packet.ty.shape[0]) == 4 * _WORD:
+        first = tirx.address_of(load(packet, 0))
+        block.add(tirx.Evaluate(cuda_func_call("tirx_reduce_whole_4", first, source_code=_WHOLE)))
 
 
 def to_memory(value: Any, dtype: str, kind: str) -> Any:

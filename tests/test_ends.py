@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -173,3 +174,45 @@ def test_symbolic_columns(mapping: dict[str, Any], target: str) -> None:
 
 def _scaled(x: Any, w: Any) -> Any:
     return _offered(x, None, w, None)
+
+
+def _text(op: str, shape: tuple[int, ...], dtype: str, target: str = "cuda", **mapping: Any) -> str:
+    return Kernel(get_workload(op).func(shape, dtype), target, Candidate(**mapping)).source
+
+
+@pytest.mark.parametrize(
+    ("columns", "dtype", "vector", "target", "whole"),
+    [
+        (4097, "bfloat16", 8, "cuda", True),
+        (4097, "float16", 8, "cuda", True),
+        (4097, "bfloat16", 4, "cuda", False),
+        (4096, "bfloat16", 8, "cuda", False),
+        (4097, "float32", 4, "cuda", False),
+        (4097, "bfloat16", 4, "metal", False),
+    ],
+)
+def test_packets_of_rows_that_start_anywhere_are_stored_as_a_whole(
+    columns: int, dtype: str, vector: int, target: str, whole: bool
+) -> None:
+    text = _text("softmax", (ROWS, columns), dtype, target, width=128, vector=vector, reuse="private")
+    assert ("tirx_reduce_whole_4(" in text) is whole
+    stores = re.findall(r"(.*)\n *\*\(uint4\*\)\(T_softmax", text)
+    assert bool(stores) is (target == "cuda" and vector == 8)
+    assert all(("tirx_reduce_whole_4((&(y_ptr" in line) is whole for line in stores)
+
+
+@pytest.mark.parametrize("shape", [(5, 1537), (600, 1537)], ids=["short", "long"])
+def test_a_short_launch_asks_for_weights_before_it_computes(shape: tuple[int, int]) -> None:
+    """Behind the row's packets; moved in registers once the second walk is done."""
+    text = _text("layer_norm", shape, "bfloat16", width=192, vector=8, reuse="private")
+    body = text[text.rindex("tirx_reduce_begin()") :]
+    first = re.search(r"acc0_0_ptr\[\d\] = \(m", body)
+    assert first is not None
+    row = body.index("= *(uint4*)(x_ptr")
+    weights = [body.index(f"= *(uint4*)({name}_ptr") for name in ("weight", "bias")]
+    assert row < min(weights)
+    moves = body.index(
+        "tirx_reduce_straddle_4x2((&(ahead_ptr" if shape[0] == 5 else "tirx_reduce_straddle_4x2("
+    )
+    assert moves > body.rindex("__syncthreads()")
+    assert all((at < first.start()) is (shape[0] == 5) for at in weights)

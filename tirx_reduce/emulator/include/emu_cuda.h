@@ -181,7 +181,6 @@ EMU_ALWAYS void tirx_reduce_begin() { emu_begin(); }
 EMU_ALWAYS void tirx_reduce_offer() { emu_offer(); }
 #define tirx_reduce_follow() emu_follow(EMU_SITE)
 #define tirx_reduce_reads(tensor)
-EMU_ALWAYS void tirx_reduce_whole_2(void*) {}
 EMU_ALWAYS void tirx_reduce_whole_4(void*) {}
 EMU_ALWAYS float tirx_reduce_widen(const nv_bfloat16* array, int at) { return float(array[at]); }
 #define tirx_reduce_prefetch(from, bytes) emu_prefetch(EMU_SITE, from, bytes)

@@ -1,0 +1,89 @@
+"""The rules of `ladder`: what they name fits its row, is legal, and is what the sweeps found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import tirx_reduce as tr
+from tirx_reduce.bench.workloads import get_workload
+from tirx_reduce.cost.ladder import steps
+from tirx_reduce.cost.rungs import Shape
+from tirx_reduce.values import DeviceLimits
+
+HOPPER: dict[str, Any] = {
+    "kind": "cuda",
+    "arch": "sm_90",
+    "max_threads_per_block": 1024,
+    "max_shared_memory_per_block": 232448,
+}
+
+
+def limits() -> DeviceLimits:
+    return tr.plan(get_workload("softmax").func((8, 1024), "float32"), HOPPER).limits
+
+
+LIMITS = limits()
+
+
+@given(
+    st.integers(1, 100_000),
+    st.integers(1, 200_000),
+    st.sampled_from([2, 4]),
+    st.sampled_from([(1, 2), (1, 3), (1, 5), (2, 2), (2, 4)]),
+)
+@example(100, 20000, 2, (2, 2))
+@example(100, 10000, 2, (2, 4))
+@example(31, 2817, 2, (2, 2))
+def test_every_lane_of_a_split_row_has_a_packet(
+    rows: int, columns: int, storage: int, streams: tuple[int, int]
+) -> None:
+    """Or the mapping is refused, and another takes its place that no rule meant."""
+    shape = Shape(
+        rows=rows, columns=columns, storage_bytes=storage, reductions=streams[0], streams=streams[1]
+    )
+    first = next(steps(shape, LIMITS))
+    assert first.splits == 1 or first.splits * first.width * first.vector <= columns
+    assert first.threads <= LIMITS.max_threads
+
+
+@given(st.integers(16, 131), st.integers(52_000, 131_072), st.sampled_from([2, 4]))
+def test_groups_of_few_long_rows_have_a_place_at_once(rows: int, columns: int, storage: int) -> None:
+    """Up to eight small ones a multiprocessor, or no more groups a row than a portable cluster has."""
+    shape = Shape(rows=rows, columns=columns, storage_bytes=storage, reductions=2, streams=2)
+    first = next(steps(shape, LIMITS))
+    assert rows * first.splits <= 8 * LIMITS.cores or first.splits == 8
+    assert first.width <= 640
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "dtype", "mapping"),
+    [
+        ("softmax", (64, 65536), "bfloat16", (256, 8, "private", 8)),
+        ("rms_norm", (64, 65536), "float32", (256, 4, "private", 16)),
+        ("softmax", (32, 131072), "bfloat16", (256, 8, "private", 16)),
+        ("layer_norm", (16, 151936), "bfloat16", (320, 8, "private", 16)),
+        ("layer_norm", (12, 98304), "float32", (384, 4, "private", 16)),
+        ("softmax", (4, 131072), "float32", (256, 4, "reload", 64)),
+        ("softmax", (8, 131072), "float32", (128, 4, "reload", 64)),
+        ("rms_norm", (16, 131072), "float32", (256, 4, "private", 16)),
+        ("rms_norm", (333, 7168), "bfloat16", (224, 8, "private", 2)),
+        ("layer_norm", (200, 4608), "float32", (96, 4, "private", 4)),
+        ("softmax", (1, 8192), "float32", (128, 4, "private", 8)),
+        ("layer_norm", (31, 2816), "bfloat16", (64, 8, "private", 4)),
+        ("softmax", (2048, 5120), "bfloat16", (320, 8, "shared", 1)),
+        ("layer_norm", (1024, 32768), "float32", (256, 4, "private", 4)),
+        ("rms_norm", (37, 1537), "bfloat16", (256, 2, "private", 1)),
+        ("layer_norm", (64, 12289), "bfloat16", (512, 8, "private", 1)),
+    ],
+)
+def test_what_the_sweeps_found(
+    op: str, shape: tuple[int, int], dtype: str, mapping: tuple[int, int, str, int]
+) -> None:
+    """Or came within 5 % of (docs/kernels.md)."""
+    plan = tr.plan(get_workload(op).func(shape, dtype), HOPPER, policy="ladder")
+    c = plan.candidate
+    assert (c.width, c.vector, c.reuse, c.splits) == mapping
