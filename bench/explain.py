@@ -192,9 +192,11 @@ def _service_terms(f: Features, c: Candidate, k: Mapping[str, float]) -> list[tu
 def limit_line(limits: DeviceLimits) -> str:
     """The hard limits that held."""
     cores = f", {limits.cores} cores{' (assumed)' if limits.cores_assumed else ''}" if limits.cores else ""
+    asked = limits.opt_in_shared_bytes
+    more = f" ({asked} where a kernel asks)" if asked > limits.shared_bytes else ""
     return (
         f"limits ({limits.kind}): subgroup {limits.subgroup_size}, {limits.max_threads} threads, "
-        f"{limits.shared_bytes} bytes shared, {limits.private_scalars} private values a lane, "
+        f"{limits.shared_bytes} bytes shared{more}, {limits.private_scalars} private values a lane, "
         f"{limits.max_arguments} arguments{cores}"
     )
 
