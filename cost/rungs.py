@@ -125,6 +125,11 @@ def _width(rung: _Rung, packets: float, limits: DeviceLimits) -> int:
     return min(range(step, max(step, most) + 1, step), key=price)
 
 
+def _parts(share: float, most: int) -> int:
+    """The power of two from `share` on, within 1 and `most`."""
+    return min(most, 1 << max(0, math.ceil(math.log2(share))))
+
+
 def _clustered(shape: Shape, vector: int, limits: DeviceLimits) -> _Rung:
     n, cores = shape.columns, limits.cores or ASSUMED_CORES
     most = min(MOST_GROUPS, limits.max_cluster)
@@ -208,7 +213,7 @@ def _sixteen_bits(shape: Shape, vector: int, most: int) -> _Rung:
         return _Rung(lanes=n / (24 if shape.weighted else 20), reuse="shared")
     if shape.weighted and n <= 16384:
         return _Rung(lanes=n / 64)
-    splits = min(most, 1 << math.ceil(math.log2(n / (16384 if shape.weighted else 8192))))
+    splits = _parts(n / (16384 if shape.weighted else 8192), most)
     return _Rung(lanes=n / 32, splits=splits, reuse="shared" if shape.weighted else "private")
 
 
@@ -221,7 +226,7 @@ def _few(shape: Shape, vector: int, most: int, cores: int) -> _Rung:
         return _Rung(lanes=64 * lanes, splits=64, reuse="reload", merged=shape.reductions > 1)
     if n <= 2048:
         return _Rung(lanes=n / 6 if n % vector else n / 8)
-    splits = min(most, 1 << math.ceil(math.log2(n / 2048 if n <= 8192 else min(n, 65536) / 6400)))
+    splits = _parts(n / 2048 if n <= 8192 else min(n, 65536) / 6400, most)
     if n <= 65536 and 2 * splits * rows <= cores:
         return _Rung(lanes=n / 8, splits=min(most, 2 * splits), idle=1)
     if n <= 8192:
@@ -254,7 +259,7 @@ def _few_unaligned(shape: Shape, vector: int, most: int, cores: int) -> _Rung:
     if shape.storage_bytes < 4:
         return _Rung(lanes=n / (8 if n <= 8192 else 24 if shape.weighted else 16))
     lane = 16 if shape.reductions == 1 else 6 if shape.weighted else 8
-    return _Rung(lanes=n / lane, splits=min(most, 1 << math.ceil(math.log2(n / 6400))))
+    return _Rung(lanes=n / lane, splits=_parts(n / 6400, most))
 
 
 def _alone(shape: Shape, vector: int, limits: DeviceLimits) -> _Rung:

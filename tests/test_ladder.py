@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import tirx_reduce as tr
 from tirx_reduce.bench.workloads import get_workload
 from tirx_reduce.cost.ladder import steps
 from tirx_reduce.cost.rungs import Shape
-from tirx_reduce.values import DeviceLimits
+from tirx_reduce.values import Candidate, DeviceLimits
 
 HOPPER: dict[str, Any] = {
     "kind": "cuda",
@@ -27,13 +28,20 @@ def limits() -> DeviceLimits:
 
 
 LIMITS = limits()
+STREAMS = [(1, 2), (1, 3), (1, 5), (2, 2), (2, 4)]
+"""Reductions, and elements that a column moves."""
+
+
+def fits(first: Candidate, shape: Shape) -> None:
+    assert first.splits == 1 or first.splits * first.width * first.vector <= shape.columns
+    assert first.threads <= LIMITS.max_threads
 
 
 @given(
     st.integers(1, 100_000),
     st.integers(1, 200_000),
     st.sampled_from([2, 4]),
-    st.sampled_from([(1, 2), (1, 3), (1, 5), (2, 2), (2, 4)]),
+    st.sampled_from(STREAMS),
 )
 @example(100, 20000, 2, (2, 2))
 @example(100, 10000, 2, (2, 4))
@@ -45,9 +53,23 @@ def test_every_lane_of_a_split_row_has_a_packet(
     shape = Shape(
         rows=rows, columns=columns, storage_bytes=storage, reductions=streams[0], streams=streams[1]
     )
-    first = next(steps(shape, LIMITS))
-    assert first.splits == 1 or first.splits * first.width * first.vector <= columns
-    assert first.threads <= LIMITS.max_threads
+    fits(next(steps(shape, LIMITS)), shape)
+
+
+@pytest.mark.parametrize("cluster", [1, 8, 16])
+@pytest.mark.parametrize("streams", STREAMS)
+def test_there_is_a_rule_for_every_row(streams: tuple[int, int], cluster: int) -> None:
+    """Around every number in the rules, and for every short row."""
+    limits = replace(LIMITS, max_cluster=cluster)
+    bounds = [512, 1024, 2048, 3200, 4096, 5632, 6400, 8192, 16384, 20480, 32768, 40960, 65536, 98304, 131072]
+    columns = {*range(1, 600), *(b + d for b in bounds for d in (-1, 0, 1, 3)), *range(600, 30000, 371)}
+    for n in columns:
+        for rows in (1, 4, 37, 66, 131, 132, 300, 600, 20000):
+            for storage in (2, 4):
+                shape = Shape(
+                    rows=rows, columns=n, storage_bytes=storage, reductions=streams[0], streams=streams[1]
+                )
+                fits(next(steps(shape, limits)), shape)
 
 
 @given(st.integers(16, 131), st.integers(52_000, 131_072), st.sampled_from([2, 4]))
