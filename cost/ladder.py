@@ -42,12 +42,13 @@ class Ladder:
 
     def reduction_cost(self, candidate: Candidate, features: Features, limits: DeviceLimits) -> CostEstimate:
         """The place of `candidate` on the ladder, from 1."""
+        storage = features.storage_bytes or 4  # of a softmax over one column, which reads nothing
         shape = Shape(
             rows=features.rows,
             columns=features.columns,
-            storage_bytes=features.storage_bytes,
+            storage_bytes=storage,
             reductions=features.reductions,
-            streams=round(features.program_global_access_bytes / features.columns / features.storage_bytes),
+            streams=round(features.program_global_access_bytes / features.columns / storage),
         )
         rungs = _places(shape, limits)
         # Facts and features may differ in the widest element; then the nearest shape counts.

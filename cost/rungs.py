@@ -1,6 +1,6 @@
 """The rules of `ladder`: which mapping for how many rows of how many columns.
 
-Where groups form clusters the numbers are those of sweeps over some 7000 kernels on one H200 (`docs/kernels.md`).
+Where groups form clusters the numbers are those of sweeps over some 10000 kernels on H200s (`docs/kernels.md`).
 What they say: a lane holds 8 elements where a launch is short and 16 to 32 where rows stream; from 2000 to 8000
 columns on a row takes several groups, small ones, so that one's exchange hides behind another's loads; the longest
 rows of 16 bits whose weights weigh as much as they do stay in shared memory, where they take half of the room that
@@ -97,7 +97,7 @@ def wanted(shape: Shape, vector: int, limits: DeviceLimits) -> Candidate:
     elif rung.exact:
         width = min(int(rung.lanes), limits.max_threads)
     else:
-        width = _width(rung, shape.columns // vector / rung.splits, limits)
+        width = _width(rung, shape, vector, limits)
     return Candidate(
         width=width,
         packing=_packing(shape, width, limits, rung.rows) if rung.splits == 1 else 1,
@@ -109,12 +109,12 @@ def wanted(shape: Shape, vector: int, limits: DeviceLimits) -> Candidate:
     )
 
 
-def _width(rung: _Rung, packets: float, limits: DeviceLimits) -> int:
+def _width(rung: _Rung, shape: Shape, vector: int, limits: DeviceLimits) -> int:
     """Whole subgroups: near the lanes of a group, and so that few are left without a packet in the last round.
 
-    Where a row is split, every lane has to have one.
+    Where a row is split, every lane has to have one; where it is kept in registers, none may have too many.
     """
-    lanes = rung.lanes / rung.splits
+    lanes, packets = rung.lanes / rung.splits, shape.columns // vector / rung.splits
 
     def price(width: int) -> tuple[float, int]:
         idle = math.ceil(packets / width) * width / packets - 1
@@ -122,7 +122,10 @@ def _width(rung: _Rung, packets: float, limits: DeviceLimits) -> int:
 
     step = limits.subgroup_size
     most = min(limits.max_threads, WIDEST, int(packets) if rung.splits > 1 else WIDEST)
-    return min(range(step, max(step, most) + 1, step), key=price)
+    rounds = limits.private_scalars // vector if rung.reuse == "private" else math.inf
+    least = math.ceil(math.ceil(shape.columns / vector) / rung.splits / rounds / step) * step
+    least = min(max(step, least), max(step, most // step * step))
+    return min(range(least, max(least, most) + 1, step), key=price)
 
 
 def _parts(share: float, most: int) -> int:
@@ -143,7 +146,7 @@ def _clustered(shape: Shape, vector: int, limits: DeviceLimits) -> _Rung:
     if shape.rows < 2 * cores and n <= 4096:
         return _Rung(lanes=n / 8, splits=1 if n <= 2048 else 2)
     if shape.rows < (4 if shape.storage_bytes < 4 else 3) * cores and 4096 < n <= 8192 and n % vector == 0:
-        return _thin(shape)
+        return _thin(shape, most)
     if shape.storage_bytes < 4 and vector > 1:
         return _sixteen_bits(shape, vector, most)
     if n <= (5632 if shape.reductions > 1 or n % vector else 2048):
@@ -158,11 +161,11 @@ def _clustered(shape: Shape, vector: int, limits: DeviceLimits) -> _Rung:
     return _Rung(lanes=lanes, splits=min(8, most))
 
 
-def _thin(shape: Shape) -> _Rung:
-    """Two or three rows a core: in parts, of which every core has about as many as another."""
+def _thin(shape: Shape, most: int) -> _Rung:
+    """A few rows a core: in parts, of which every core has about as many as another."""
     n = shape.columns
     if shape.storage_bytes >= 4:
-        return _Rung(lanes=n / 12, splits=4)
+        return _Rung(lanes=n / 12, splits=min(4, most))
     if shape.reductions == 1:
         return _Rung(lanes=n / 16, splits=2, idle=10)
     return _Rung(lanes=n / 14, splits=2, reuse="shared", idle=10)

@@ -161,7 +161,7 @@ def _both(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Rider])
 
 def _next_row(k: Kernel, row: Any, once: dict[Expr, Any]) -> None:
     """Take `row`, and forget the one before but for what was loaded `once` for all."""
-    k.known, k.kept, k.scale, k.folded, k.ahead = {}, {}, {}, {}, dict(once)
+    k.known, k.kept, k.scale, k.folded, k.ahead, k.moves = {}, {}, {}, {}, dict(once), Block()
     place(k, row)
 
 

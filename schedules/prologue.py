@@ -103,7 +103,7 @@ def _rows(k: Kernel, block: Block, loads: list[Load]) -> None:
     else:
         if k.reach is None or k.reach // each * c.splits > early:
             inside = tirx.LT(k.group, imm(early))
-        if each > 1:  # or every group has its rows
+        if each > 1 or c.resident:  # or every group has its rows
             whole = tirx.LE((cast(k.group, it) + imm(1, it)) * imm(each, it), cast(rows, it))
             inside = whole if inside is None else tirx.And(inside, whole)
     with block.when(inside) as among:

@@ -221,13 +221,13 @@ def load_ahead(
     sources = {ref: stream(k, ref.param, ref.index, ref.dtype) for ref in wanted} if pays else {}
     if not sources or not _room_ahead(k, sources, all_at_once=into is not None, early=early):
         return
+    moves = None if into is None else k.moves
     for ref, source in sources.items():
         array = k.block.alloc("ahead", row.room, source.dtype)
         with (into or k.block).when(k.valid) as inside:
             for part in (*row.segments(), *row.ends()):
                 for turn in range(part.start, part.start + part.count):
                     here = Wanted(source, array, row.slot(part, imm(turn), imm(0)))
-                    moves = None if into is None else k.moves
                     load_round(inside, row, part, row.number(imm(turn)), [here], moves)
         k.ahead[ref] = array
 
@@ -244,7 +244,8 @@ def _room_ahead(k: Kernel, wanted: dict[Load, Stream], *, all_at_once: bool, ear
     raw = {e: scalars * packets_for_one(row, (s,)) for e, s in wanted.items()}
     held = [e for e, array in k.kept.items() if not in_shared(k, array)]
     needed = sum(words(e, raw[e] if all_at_once else scalars) for e in wanted)
-    if needed + sum(words(e, kept_scalars) for e in held) > SHARE * REGISTERS / k.candidate.threads:
+    room = SHARE * REGISTERS / k.candidate.threads
+    if needed + sum(words(e, kept_scalars) for e in held) > (min(room, 4 * AHEAD) if all_at_once else room):
         return False
     if early or all_at_once or sum(raw.values()) <= AHEAD:
         return True

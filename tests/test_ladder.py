@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import tirx_reduce as tr
 from tirx_reduce.bench.workloads import get_workload
+from tirx_reduce.candidates import private_scalars
 from tirx_reduce.cost.ladder import steps
 from tirx_reduce.cost.rungs import Shape
 from tirx_reduce.values import Candidate, DeviceLimits
@@ -35,6 +36,8 @@ STREAMS = [(1, 2), (1, 3), (1, 5), (2, 2), (2, 4)]
 def fits(first: Candidate, shape: Shape) -> None:
     assert first.splits == 1 or first.splits * first.width * first.vector <= shape.columns
     assert first.threads <= LIMITS.max_threads
+    if first.reuse == "private":
+        assert private_scalars(first, 1, shape.columns) <= LIMITS.private_scalars
 
 
 @given(
@@ -46,10 +49,12 @@ def fits(first: Candidate, shape: Shape) -> None:
 @example(100, 20000, 2, (2, 2))
 @example(100, 10000, 2, (2, 4))
 @example(31, 2817, 2, (2, 2))
+@example(64, 151936, 2, (1, 3))
+@example(425, 77352, 2, (2, 2))
 def test_every_lane_of_a_split_row_has_a_packet(
     rows: int, columns: int, storage: int, streams: tuple[int, int]
 ) -> None:
-    """Or the mapping is refused, and another takes its place that no rule meant."""
+    """And no more of them than it has registers for, or another mapping takes the place that no rule meant."""
     shape = Shape(
         rows=rows, columns=columns, storage_bytes=storage, reductions=streams[0], streams=streams[1]
     )
@@ -109,3 +114,26 @@ def test_what_the_sweeps_found(
     plan = tr.plan(get_workload(op).func(shape, dtype), HOPPER, policy="ladder")
     c = plan.candidate
     assert (c.width, c.vector, c.reuse, c.splits) == mapping
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "dtype"),
+    [
+        ("rms_norm", (64, 151936), "bfloat16"),
+        ("layer_norm", (100, 151936), "float32"),
+        ("softmax", (425, 77352), "float32"),
+        ("layer_norm", (425, 200064), "bfloat16"),
+        ("rms_norm", (37, 2049), "float32"),
+        ("softmax", (100, 20000), "bfloat16"),
+    ],
+)
+def test_the_first_rung_is_the_plan(op: str, shape: tuple[int, int], dtype: str) -> None:
+    plan = tr.plan(get_workload(op).func(shape, dtype), HOPPER, policy="ladder")
+    assert plan.estimate.kernel_score == 1
+
+
+@pytest.mark.parametrize("target", [HOPPER, "metal"], ids=["cuda", "metal"])
+def test_rows_of_one_column_have_a_plan(target: Any) -> None:
+    """A softmax of them reads nothing."""
+    plan = tr.plan(get_workload("softmax").func((5, 1), "float32"), target, policy="ladder")
+    assert plan.candidate.vector == 1

@@ -130,6 +130,24 @@ def test_a_prefetch_stays_inside(monkeypatch: pytest.MonkeyPatch) -> None:
         checked(kernel, *ONE[0][:3])
 
 
+@pytest.mark.parametrize("rows", [1, 3, 20])
+@pytest.mark.parametrize(
+    "candidate",
+    [
+        Candidate(width=64, vector=4, reuse="private", resident=8),
+        Candidate(width=16, packing=4, vector=4, reuse="private"),
+        Candidate(width=64, vector=4, reuse="private", rows=2),
+        Candidate(width=64, vector=4, reuse="private", splits=2),
+        Candidate(width=64, vector=4, reuse="private"),
+    ],
+    ids=["resident", "packing", "rows", "splits", "plain"],
+)
+def test_symbolic_rows_are_asked_for_where_there_are_any(candidate: Candidate, rows: int) -> None:
+    """Groups that stay are as many as they are, others as many as their rows."""
+    func = get_workload("rms_norm").func((8, 512), "float32", symbolic_rows=True)
+    checked(Kernel(func, CUDA, candidate), "rms_norm", (rows, 512), "float32")
+
+
 def test_older_devices_have_no_prologue() -> None:
     text = built(*ONE[0], target=OLDER).source
     assert "tirx_reduce_begin" not in text
