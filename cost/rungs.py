@@ -60,8 +60,6 @@ class _Rung:
     reuse: str = "private"
     merged: bool = False
     rows: int = 1
-    exact: bool = False
-    """Take so many lanes, whether some have nothing to take in the last round or not."""
     idle: float = 3.0
     """What a lane that has nothing to take weighs against a width that is as much too large, in logarithms."""
 
@@ -94,8 +92,6 @@ def wanted(shape: Shape, vector: int, limits: DeviceLimits) -> Candidate:
     rung = _clustered(shape, vector, limits) if limits.max_cluster > 1 else _alone(shape, vector, limits)
     if shape.columns <= SHORT:
         width = min(limits.subgroup_size, 1 << max(0, math.ceil(math.log2(max(1.0, rung.lanes)))))
-    elif rung.exact:
-        width = min(int(rung.lanes), limits.max_threads)
     else:
         width = _width(rung, shape, vector, limits)
     return Candidate(
@@ -139,8 +135,10 @@ def _clustered(shape: Shape, vector: int, limits: DeviceLimits) -> _Rung:
     if n <= SHORT:
         return _Rung(lanes=n / 16 if shape.storage_bytes < 4 and shape.weighted else n / 8)
     if shape.rows < cores:
-        aligned = n % vector == 0 or n <= 2048
-        return _few(shape, vector, most, cores) if aligned else _few_unaligned(shape, vector, most, cores)
+        if n <= 2048:
+            return _Rung(lanes=n / 6 if n % vector else n / 8)
+        aligned = n % vector == 0 or n > 32768
+        return _few(shape, most, cores) if aligned else _few_unaligned(shape, most)
     if n > 65536:
         return _long(shape, most) if shape.storage_bytes >= 4 else _long_sixteen_bits(shape, most)
     if shape.rows < 2 * cores and n <= 4096:
@@ -155,10 +153,11 @@ def _clustered(shape: Shape, vector: int, limits: DeviceLimits) -> _Rung:
         return _Rung(lanes=n / 16 if shape.weighted else n / 8, splits=2)
     if n < 16384 and n % vector == 0:
         return _Rung(lanes=n / 28, splits=min(4, most))
-    if shape.weighted and 16384 < n <= 40960 and n % vector == 0:
-        return _Rung(lanes=1024, splits=min(4, most))
-    lanes = 2048 if shape.weighted and n > 16384 and n % vector == 0 else max(1024, n / 32)
-    return _Rung(lanes=lanes, splits=min(8, most))
+    if shape.weighted and n > 16384 and n % vector == 0:
+        return (
+            _Rung(lanes=1024, splits=min(4, most)) if n <= 40960 else _Rung(lanes=2048, splits=min(8, most))
+        )
+    return _Rung(lanes=max(1024, n / 32), splits=min(8, most))
 
 
 def _thin(shape: Shape, most: int) -> _Rung:
@@ -197,7 +196,7 @@ def _sixteen_bits(shape: Shape, vector: int, most: int) -> _Rung:
             return _Rung(lanes=n / (16 if shape.reductions > 1 and not shape.weighted else 32))
         return _Rung(lanes=n / 32, splits=min(8, most), reuse="shared" if shape.weighted else "private")
     if n < 1024 and shape.reductions == 1 and not shape.fused:
-        return _Rung(lanes=64, exact=True)
+        return _Rung(lanes=64, idle=0)
     if n <= 1024 and shape.weighted:
         # Weights take as many accesses as rows do: two rows a program read them once.
         return _Rung(lanes=n / 16, rows=2)
@@ -220,15 +219,13 @@ def _sixteen_bits(shape: Shape, vector: int, most: int) -> _Rung:
     return _Rung(lanes=n / 32, splits=splits, reuse="shared" if shape.weighted else "private")
 
 
-def _few(shape: Shape, vector: int, most: int, cores: int) -> _Rung:
+def _few(shape: Shape, most: int, cores: int) -> _Rung:
     """Fewer rows than cores: what counts is how soon the last lane has its data."""
     n, rows = shape.columns, shape.rows
     if n > 65536 and shape.storage_bytes >= 4 and rows * n <= HANDFUL:
         # A cluster has 16 groups: two launches use the rest of the device.
         lanes = 256 if rows <= 4 else 128
         return _Rung(lanes=64 * lanes, splits=64, reuse="reload", merged=shape.reductions > 1)
-    if n <= 2048:
-        return _Rung(lanes=n / 6 if n % vector else n / 8)
     splits = _parts(n / 2048 if n <= 8192 else min(n, 65536) / 6400, most)
     if n <= 65536 and 2 * splits * rows <= cores:
         return _Rung(lanes=n / 8, splits=min(most, 2 * splits), idle=1)
@@ -254,11 +251,9 @@ def _crowded(shape: Shape, most: int, cores: int) -> _Rung:
     return _Rung(lanes=splits * (320 if groups <= 2 * cores else SMALL_GROUP), splits=splits, idle=8)
 
 
-def _few_unaligned(shape: Shape, vector: int, most: int, cores: int) -> _Rung:
+def _few_unaligned(shape: Shape, most: int) -> _Rung:
     """The same where rows start anywhere: 16 bits do a little better in one group."""
     n = shape.columns
-    if n > 32768:
-        return _few(shape, vector, most, cores)
     if shape.storage_bytes < 4:
         return _Rung(lanes=n / (8 if n <= 8192 else 24 if shape.weighted else 16))
     lane = 16 if shape.reductions == 1 else 6 if shape.weighted else 8
@@ -287,7 +282,7 @@ def _alone(shape: Shape, vector: int, limits: DeviceLimits) -> _Rung:
     return _Rung(lanes=n / lane, merged=merged)
 
 
-def _packing(shape: Shape, width: int, limits: DeviceLimits, rows: int = 1) -> int:
+def _packing(shape: Shape, width: int, limits: DeviceLimits, rows: int) -> int:
     """Programs of a group: enough threads to fill one, none where every row can have a core to itself."""
     if rows > 1:
         return max(1, 2 * limits.subgroup_size // width)

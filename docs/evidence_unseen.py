@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
@@ -34,7 +34,7 @@ def _first_look(lines: Sequence[Line], table: Table) -> str:
             ratios.append(times[line["ladder_then"]] / min(times.values()))
             counts.append(len(times))
         near = sum(r <= NEAR for r in ratios)
-        body.append([str(sweep), str(len(ratios)), f"{sum(counts) / len(counts):.0f}", f"{_mean(ratios):.3f}",
+        body.append([str(sweep), str(len(ratios)), f"{sum(counts) / len(counts):.0f}", f"{geometric_mean(ratios):.3f}",
                      f"{max(ratios):.2f}", f"{near} of {len(ratios)}"])  # fmt: skip
     head = ["sweep", "lines", "mappings a line", "ladder ÷ best, geometric mean", "most", "within 3 %"]
     return "### Seen for the first time\n\n" + table(head, body)
@@ -50,7 +50,7 @@ def _since(lines: Sequence[Line], table: Table) -> str:
         if line["sweep"] > 14 and old and old != now and old in times and now in times:
             found[line["dtype"]].append(times[old] / times[now])
     body = [
-        [dtype, str(len(v)), f"{_mean(v):.3f}", f"{min(v):.3f}", f"{max(v):.3f}"]
+        [dtype, str(len(v)), f"{geometric_mean(v):.3f}", f"{min(v):.3f}", f"{max(v):.3f}"]
         for dtype, v in sorted(found.items())
     ]
     head = ["dtype", "lines", "before ÷ now, geometric mean", "least", "most"]
@@ -73,8 +73,8 @@ def _by_shape(lines: Sequence[Line], table: Table) -> str:
     near = sum(r <= NEAR for r in every)
     told = (
         f"`−`: what the ladder plans now was not in a sweep. Over all {len(every)}: geometric mean "
-        f"{_mean(every):.3f}, {max(every):.2f} at most, within 3 % on {near}. Rules were changed on these sweeps, so "
-        "that this is no look at unseen shapes.\n\n"
+        f"{geometric_mean(every):.3f}, {max(every):.2f} at most, within 3 % on {near}. Rules were changed on these "
+        "sweeps, so that this is no look at unseen shapes.\n\n"
     )
     return (
         "### The ladder now beside the best of the same run\n\n"
@@ -90,8 +90,3 @@ def _key(line: Line) -> tuple[str, str, str]:
 def _order(key: tuple[str, str]) -> tuple[int, ...]:
     rows, columns = (int(e) for e in key[0].split("x"))
     return columns, rows, ("float32", "bfloat16").index(key[1])
-
-
-def _mean(values: Iterable[float]) -> float:
-    logs = [math.log(v) for v in values]
-    return math.exp(sum(logs) / len(logs))

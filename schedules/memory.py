@@ -13,6 +13,7 @@ from tvm.backend.cuda.op import cuda_func_call
 
 from tirx_reduce.program import item_bytes
 
+from .cluster import helper
 from .tir import Block, cast, imm, load
 
 _WORD = 4
@@ -73,7 +74,7 @@ def keep_whole(block: Block, packet: Any, kind: str) -> None:
     size = item_bytes(str(packet.ty.dtype))
     if kind == "cuda" and size < _WORD and size * int(packet.ty.shape[0]) == 4 * _WORD:
         first = tirx.address_of(load(packet, 0))
-        block.add(tirx.Evaluate(cuda_func_call("tirx_reduce_whole_4", first, source_code=_WHOLE)))
+        helper(block, "tirx_reduce_whole_4", first, source=_WHOLE)
 
 
 def to_memory(value: Any, dtype: str, kind: str) -> Any:

@@ -9,6 +9,8 @@ from itertools import combinations, product
 from random import Random
 from typing import Any
 
+import pytest
+
 Row = dict[str, Any]
 
 
@@ -46,6 +48,23 @@ def pairwise(
 
 def _pairs(row: Row, names: Sequence[str]) -> set[Any]:
     return {((a, row[a]), (b, row[b])) for a, b in combinations(names, 2)}
+
+
+def long_sweep(
+    factors: Mapping[str, Sequence[Any]],
+    allowed: Callable[[Row], bool],
+    right: Callable[[Row, tuple[str, ...]], None],
+) -> Callable[[str, str], None]:
+    """A slow test for each operator and target, of all pairs of the other factors, in every order of lanes."""
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("target", factors["target"])
+    @pytest.mark.parametrize("op", factors["op"])
+    def sweep(op: str, target: str) -> None:
+        for row in pairwise({**factors, "op": (op,), "target": (target,)}, allowed):
+            right(row, ("forward", "reverse", "random"))
+
+    return sweep
 
 
 def label(row: Row) -> str:

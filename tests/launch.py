@@ -13,6 +13,7 @@ from tvm import tirx
 
 import tirx_reduce as tr
 from tirx_reduce import emulator, facts
+from tirx_reduce.bench.workloads import get_workload
 from tirx_reduce.schedules import build, force, lower, plan
 from tirx_reduce.values import Candidate, DeviceLimits
 
@@ -120,6 +121,18 @@ def _size(extent: Any, known: Mapping[str, int]) -> int:
 def run(func: Any, target: Any, *inputs: Any, candidate: Candidate | None = None, **how: Any) -> list[Any]:
     """Build and run once."""
     return Kernel(func, target, candidate).run(*inputs, **how)
+
+
+def verified(
+    what: Mapping[str, Any], shape: tuple[int, int], candidate: Candidate, orders: Sequence[str]
+) -> None:
+    """Run `what["op"]` of a dtype on a target on so many rows and columns, and ask the workload whether it is right."""
+    workload = get_workload(what["op"])
+    full = (1, 1, *shape) if what["op"] == "masked_softmax" else shape
+    kernel = Kernel(workload.func(full, what["dtype"]), what["target"], candidate)
+    inputs = workload.inputs(full, what["dtype"])
+    verdict = workload.verify(tuple(kernel.run(*inputs, orders=orders)), inputs)
+    assert verdict.ok, verdict
 
 
 def check(

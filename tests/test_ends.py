@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tvm import te, tirx
 
-from tests.covering import Row, label, pairwise
+from tests.covering import Row, label, long_sweep, pairwise
 from tests.functions import symbol, topi_func
-from tests.launch import TARGETS, Kernel, check, narrow, wide
+from tests.launch import TARGETS, Kernel, check, narrow, verified, wide
 from tirx_reduce.bench.workloads import get_workload
 from tirx_reduce.ends import fewest_packets, most_before, most_left
 from tirx_reduce.values import Candidate
@@ -51,11 +51,6 @@ def candidate(row: Row) -> Candidate:
     return Candidate(vector=row["vector"], reuse=row["reuse"], **MAPPINGS[row["mapping"]])
 
 
-def shape(row: Row) -> tuple[int, ...]:
-    columns = row["columns"]
-    return (1, 1, ROWS, columns) if row["op"] == "masked_softmax" else (ROWS, columns)
-
-
 def legal(row: Row) -> bool:
     """Roughly what the planner finds legal: no more, or building raises."""
     columns, vector, reuse, mapping = row["columns"], row["vector"], row["reuse"], row["mapping"]
@@ -80,11 +75,7 @@ def row_bytes(row: Row) -> int:
 
 
 def right(row: Row, orders: tuple[str, ...] = ("reverse",)) -> None:
-    workload = get_workload(row["op"])
-    kernel = Kernel(workload.func(shape(row), row["dtype"]), row["target"], candidate(row))
-    inputs = workload.inputs(shape(row), row["dtype"])
-    verdict = workload.verify(tuple(kernel.run(*inputs, orders=orders)), inputs)
-    assert verdict.ok, verdict
+    verified(row, (ROWS, row["columns"]), candidate(row), orders)
 
 
 @pytest.mark.parametrize("row", pairwise({**FACTORS, **FEWER}, legal), ids=label)
@@ -92,12 +83,7 @@ def test_every_pair_of_column_count_and_mapping(row: Row) -> None:
     right(row)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("op", OPS)
-def test_more_of_them(op: str, target: str) -> None:
-    for row in pairwise({**FACTORS, "op": (op,), "target": (target,)}, legal):
-        right(row, ("forward", "reverse", "random"))
+test_more_of_them = long_sweep(FACTORS, legal, right)
 
 
 @given(st.integers(1, 300), st.sampled_from([2, 4, 8]), st.integers(1, 40))

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from tvm import te, tirx, topi
 
-from tests.covering import Row, label, pairwise
+from tests.covering import Row, label, long_sweep, pairwise
 from tests.functions import symbol, topi_func
-from tests.launch import TARGETS, Kernel, check
+from tests.launch import TARGETS, Kernel, check, verified
 from tirx_reduce import cost, emulator, facts
 from tirx_reduce.bench.workloads import get_workload
 from tirx_reduce.candidates import default_scope, full_scope, private_rounds, refusal
@@ -84,12 +84,7 @@ def legal(row: Row) -> bool:
 
 
 def right(row: Row, orders: tuple[str, ...] = ("random",)) -> None:
-    workload = get_workload(row["op"])
-    shape = (1, 1, ROWS, columns(row)) if row["op"] == "masked_softmax" else (ROWS, columns(row))
-    kernel = Kernel(workload.func(shape, row["dtype"]), row["target"], candidate(row))
-    inputs = workload.inputs(shape, row["dtype"])
-    verdict = workload.verify(tuple(kernel.run(*inputs, orders=orders)), inputs)
-    assert verdict.ok, verdict
+    verified(row, (ROWS, columns(row)), candidate(row), orders)
 
 
 def quick(row: Row) -> bool:
@@ -112,12 +107,7 @@ def test_a_cluster_of_four_with_full_registers(op: str) -> None:
         right({**row, "vector": vector, "target": "cuda"})
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("op", OPS)
-def test_more_of_them(op: str, target: str) -> None:
-    for row in pairwise({**FACTORS, "op": (op,), "target": (target,)}, legal):
-        right(row, ("forward", "reverse", "random"))
+test_more_of_them = long_sweep(FACTORS, legal, right)
 
 
 def _kernel(op: str, shape: tuple[int, ...], dtype: str, target: str, **how: Any) -> tuple[Kernel, Any]:
