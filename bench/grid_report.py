@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from tirx_reduce.bench.build import Case
@@ -168,8 +168,8 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
         "at_least_0.98": sum(c >= 0.98 for c in counted),
         "worst": float(worst[1]["counted"]),
         "worst_line": f"{_where(worst[0])} against {worst[1]['name']}",
-        "geometric_mean": _geometric([float(b["ratio"]) for _, b in best]),
-        "geometric_mean_counted": _geometric(counted),
+        "geometric_mean": geometric_mean([float(b["ratio"]) for _, b in best]),
+        "geometric_mean_counted": geometric_mean(counted),
     }
 
 
@@ -287,10 +287,6 @@ def _measured(entry: Mapping[str, Any] | None) -> bool:
 
 def _valid(contender: Mapping[str, Any]) -> list[float]:
     return [float(s) for s in contender["samples_us"] if s is not None]
-
-
-def _geometric(values: Sequence[float]) -> float:
-    return math.exp(sum(math.log(v) for v in values) / len(values))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

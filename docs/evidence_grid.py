@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from statistics import geometric_mean
 from typing import Any
 
 from tirx_reduce.bench.grid_lines import FUSED, NEIGHBOURS, ODD, TABLE
@@ -32,10 +33,6 @@ def counts(
     return "\n\n".join(parts) + "\n"
 
 
-def _geometric(values: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))
-
-
 def _name(row: Row) -> str:
     return f"{row['dtype']} {row['operator']} {row['shape'].replace('x', '×')}"
 
@@ -54,7 +51,7 @@ def _level(rows: Sequence[Row], table: Table) -> str:
         worst = min(mine, key=lambda r: float(r["best"]["ratio"]))
         body.append(
             [group, str(len(mine)), f"{sum(c >= 1.0 for c in counted)}", f"{sum(v >= 1.0 for v in raw)}",
-             f"{sum(v >= 0.98 for v in raw)}", f"{_geometric(raw):.3f}",
+             f"{sum(v >= 0.98 for v in raw)}", f"{geometric_mean(raw):.3f}",
              f"{min(raw):.3f}, {_name(worst)}, {worst['best']['name']}"]
         )  # fmt: skip
     head = ["lines", "compared", "≥ 1.00, ranges that include 1 counted as level", "≥ 1.00 by median alone",
@@ -71,7 +68,7 @@ def _level(rows: Sequence[Row], table: Table) -> str:
             if "ratio" in r["peers"].get(name, {})
         ]
         if ratios:
-            each.append([name, str(len(ratios)), f"{sum(v >= 1.0 for v in ratios)}", f"{_geometric(ratios):.3f}",
+            each.append([name, str(len(ratios)), f"{sum(v >= 1.0 for v in ratios)}", f"{geometric_mean(ratios):.3f}",
                          f"{min(ratios):.3f}"])  # fmt: skip
     return (
         text
@@ -124,7 +121,7 @@ def _sizes(rows: Sequence[Row], table: Table) -> str:
             continue
         shares = [s for s, _ in mine]
         worst = min(mine, key=lambda one: one[0])
-        body.append([name, str(len(mine)), f"{100 * _geometric(shares):.1f} %", f"{sum(s >= 0.95 for s in shares)}",
+        body.append([name, str(len(mine)), f"{100 * geometric_mean(shares):.1f} %", f"{sum(s >= 0.95 for s in shares)}",
                      f"{sum(s >= 0.9 for s in shares)}", f"{100 * worst[0]:.1f} %, {_name(worst[1])}"])  # fmt: skip
     head = ["bytes moved", "lines", "geometric mean of the copy's rate", "≥ 95 %", "≥ 90 %", "worst"]
     return "## Rate against a copy\n\nThe copy moves the same bytes in the same rounds.\n\n" + table(
@@ -196,7 +193,7 @@ def _policies(rows: Sequence[Row], table: Table) -> str:
                 continue
             ratios = [p for p, _ in pairs]
             least, most = (f(pairs, key=lambda p: p[0]) for f in (min, max))
-            body.append([f"{one} ÷ {other}", dtype, str(len(pairs)), f"{_geometric(ratios):.3f}",
+            body.append([f"{one} ÷ {other}", dtype, str(len(pairs)), f"{geometric_mean(ratios):.3f}",
                          f"{least[0]:.3f}, {_name(least[1])}", f"{most[0]:.2f}, {_name(most[1])}"])  # fmt: skip
     head = ["times", "dtype", "lines", "geometric mean", "least", "most"]
     return (
@@ -218,7 +215,7 @@ def _since(rows: Sequence[Row], before: Mapping[tuple[str, str, str], float], ta
     body = [[_name(r), f"{was:.3f}", f"{now:.3f}", f"{gain:.3f}"] for gain, was, now, r in found]
     return (
         "## Since the run before prologues\n\nThe earlier run (`before_prologue.json`) has launches that ask for "
-        f"nothing before they wait, and an earlier ladder: geometric mean {_geometric([g for g, *_ in found]):.3f}, "
+        f"nothing before they wait, and an earlier ladder: geometric mean {geometric_mean([g for g, *_ in found]):.3f}, "
         f"slower by more than 1 % on {slower} of {len(found)} lines.\n\n"
         + table(["line", "ours ÷ copy before", "ours ÷ copy now", "before ÷ now"], body)
     )
