@@ -215,7 +215,7 @@ def _since(rows: Sequence[Row], before: Mapping[tuple[str, str, str], float], ta
     body = [[_name(r), f"{was:.3f}", f"{now:.3f}", f"{gain:.3f}"] for gain, was, now, r in found]
     return (
         "## Since the run before prologues\n\nThe earlier run (`before_prologue.json`) has launches that ask for "
-        f"nothing before they wait, and an earlier ladder: geometric mean {geometric_mean([g for g, *_ in found]):.3f}, "
-        f"slower by more than 1 % on {slower} of {len(found)} lines.\n\n"
+        "nothing before they wait, and an earlier ladder: geometric mean "
+        f"{geometric_mean([g for g, *_ in found]):.3f}, slower by more than 1 % on {slower} of {len(found)} lines.\n\n"
         + table(["line", "ours ÷ copy before", "ours ÷ copy now", "before ÷ now"], body)
     )
