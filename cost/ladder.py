@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from tirx_reduce.values import Candidate, CostEstimate, DeviceLimits, Features, RowFacts
 
-from .rungs import Shape, vectors, wanted
+from .rungs import Shape, streamed, vectors, wanted
 
 RUNGS = "rungs"
 """Unit of its prices: how far down the ladder a candidate stands."""
@@ -92,6 +92,9 @@ def _rungs(shape: Shape, vector: int, limits: DeviceLimits) -> Iterator[Candidat
             width=width, packing=packing, vector=vector, reuse=reuse, splits=splits, merged=merged
         )
 
+    stream = streamed(shape, vector, limits)
+    if stream is not None:
+        yield stream
     yield first
     yield replace(first, merged=False, reuse="private")
     for w in (width, *(w for w in (256, 384, 512, 768, 1024) if w > width)):

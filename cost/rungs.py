@@ -105,6 +105,23 @@ def wanted(shape: Shape, vector: int, limits: DeviceLimits) -> Candidate:
     )
 
 
+def streamed(shape: Shape, vector: int, limits: DeviceLimits) -> Candidate | None:
+    """Resident clusters of two groups for a stream of long 16-bit rows with two weights; None for others.
+
+    The weights, as long as the row, are what such rows wait for, and here they stay in registers. A core holds one
+    group: three halves of a row in shared memory, 32 elements of each a lane. With fewer rows than five a core the last
+    ones take too long; and where one group of rows fits two cores easily, a long stream is as quick without.
+    """
+    n, cores = shape.columns, limits.cores or ASSUMED_CORES
+    narrow = shape.storage_bytes < 4 and vector * shape.storage_bytes == 16 and n % vector == 0
+    if limits.max_cluster < 2 or not (narrow and shape.weighted and shape.streams > 3):
+        return None
+    if not 24576 < n <= 57344 or shape.rows < 5 * cores or (n <= 32768 and shape.rows > 16 * cores):
+        return None
+    width = math.ceil(n / 64 / limits.subgroup_size) * limits.subgroup_size
+    return Candidate(width=width, vector=vector, reuse="shared", splits=2, resident=cores // 2 * 2)
+
+
 def _width(rung: _Rung, shape: Shape, vector: int, limits: DeviceLimits) -> int:
     """Whole subgroups: near the lanes of a group, and so that few are left without a packet in the last round.
 

@@ -160,25 +160,25 @@ def wait(block: Block) -> None:
     helper(block, "tirx_reduce_cluster_wait", source=_WAIT)
 
 
-def mailbox(opening: Block, lane: Any, dtypes: list[str], count: int) -> Any:
-    """A mailbox for `count` values of each of `dtypes`; `opening` stands before the arrival."""
-    box = opening.alloc("mailbox", 1, "uint64", "shared")
-    with opening.when(tirx.EQ(lane, imm(0))) as first:
-        size = count * sum(item_bytes(d) for d in dtypes)
-        helper(first, "tirx_reduce_mailbox_open", tirx.address_of(load(box, 0)), imm(size), source=_OPEN)
-    return box
+def mailboxes(opening: Block, lane: Any, dtypes: list[str], count: int, turns: int = 1) -> Any:
+    """`turns` mailboxes for `count` values of each of `dtypes`, opened by a lane each before the arrival."""
+    boxes = opening.alloc("mailbox", turns, "uint64", "shared")
+    size = count * sum(item_bytes(d) for d in dtypes)
+    with opening.when(tirx.EQ(lane, imm(0)) if turns == 1 else tirx.LT(lane, imm(turns))) as some:
+        box = tirx.address_of(load(boxes, 0 if turns == 1 else lane))
+        helper(some, "tirx_reduce_mailbox_open", box, imm(size), source=_OPEN)
+    return boxes
 
 
 def send(block: Block, box: Any, slots: Any, index: Any, value: Any, rank: Any) -> None:
-    """Write `value` to `slots[index]` in the shared memory of group `rank`, and count it in its mailbox."""
+    """Write `value` to `slots[index]` in the shared memory of group `rank`, and count it in its mailbox at `box`."""
     dtype = str(value.ty.dtype)
     kind, suffix, letter = _TYPES[dtype]
     source = _SEND.format(name=dtype, type=kind, suffix=suffix, letter=letter)
     slot = tirx.address_of(load(slots, index))
-    mail = tirx.address_of(load(box, 0))
-    helper(block, f"tirx_reduce_mailbox_send_{dtype}", slot, value, mail, rank, source=source)
+    helper(block, f"tirx_reduce_mailbox_send_{dtype}", slot, value, box, rank, source=source)
 
 
 def receive(block: Block, box: Any) -> None:
-    """Wait until all that the mailbox expects has come."""
-    helper(block, "tirx_reduce_mailbox_wait", tirx.address_of(load(box, 0)), source=_RECEIVE)
+    """Wait until all that the mailbox at `box` expects has come."""
+    helper(block, "tirx_reduce_mailbox_wait", box, source=_RECEIVE)

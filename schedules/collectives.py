@@ -47,8 +47,9 @@ class Lanes:
     """Groups of one program (a thread-block cluster), each with its own lanes."""
     rank: Any = None
     """This group in its cluster."""
-    parity: Any = None
-    """Half of the slots that is in use, where a group exchanges row after row: the other half may still be read."""
+    turn: Any = None
+    """Set of slots that is in use, of `turns`, where a group exchanges row after row: others may still be read."""
+    turns: int = 1
     begun: bool = True
     """Whether it is known that all groups of the cluster run (after the first collective)."""
     opening: Block | None = None
@@ -208,15 +209,14 @@ def _slots(
     block: Block, values: list[tuple[Any, ...]], lanes: Lanes, count: int, name: str
 ) -> tuple[list[tuple[Any, ...]], Any]:
     """Threadgroup arrays of `count` slots for each value, and where those in use begin."""
-    halves = 1 if lanes.parity is None else 2
     slots = [
         tuple(
-            block.alloc(f"{name}_{k}_{i}", count * halves, str(v.ty.dtype), "shared")
+            block.alloc(f"{name}_{k}_{i}", count * lanes.turns, str(v.ty.dtype), "shared")
             for i, v in enumerate(vs)
         )
         for k, vs in enumerate(values)
     ]
-    return slots, imm(0) if lanes.parity is None else lanes.parity * imm(count)
+    return slots, imm(0) if lanes.turn is None else lanes.turn * imm(count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +261,8 @@ def spread(block: Block, values: list[tuple[Any, ...]], lanes: Lanes, name: str)
         raise ValueError("an exchange over a cluster whose groups open no mailboxes")
     slots, base = _slots(block, values, lanes, lanes.parts, f"{name}_c")
     dtypes = [str(v.ty.dtype) for vs in values for v in vs]
-    box = cluster.mailbox(lanes.opening, lanes.lane, dtypes, lanes.parts)
+    boxes = cluster.mailboxes(lanes.opening, lanes.lane, dtypes, lanes.parts, lanes.turns)
+    box = tirx.address_of(load(boxes, 0 if lanes.turn is None else lanes.turn))
     if not lanes.begun:
         cluster.wait(block)  # nobody may send to a group that has not opened its mailboxes
     place, to = lanes.rank, lanes.lane

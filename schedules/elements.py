@@ -201,7 +201,8 @@ def in_shared(k: Kernel, array: Any) -> bool:
 def _shared_place(k: Kernel, t: Turn, v: Any) -> Any:
     """Where element `v` of a packet is in threadgroup memory: neighbouring lanes have neighbouring packets."""
     lane = k.lane if k.candidate.packing == 1 else k.slot * imm(k.candidate.width) + k.lane
-    return k.geometry.kept_slot(t.part, t.turn, v, k.candidate.threads, lane)
+    place = k.geometry.kept_slot(t.part, t.turn, v, k.candidate.threads, lane)
+    return place if k.shelf is None else k.shelf + place
 
 
 def _move_shared(k: Kernel, block: Block, array: Any, t: Turn, local: Any, at: Any, *, store: bool) -> None:

@@ -50,7 +50,8 @@ def _lanes(k: Kernel, groups: int) -> Lanes:
         groups=groups,
         rank=k.rank,
         begun=k.begun,
-        parity=k.parity,
+        turn=k.turn,
+        turns=k.turns,
         opening=k.opening,
     )
 

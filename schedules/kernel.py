@@ -15,14 +15,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tvm import tirx
-
-from tirx_reduce.errors import Unsupported
 from tirx_reduce.facts_keep import Walks
-from tirx_reduce.program import Const, Expr, RowProgram
+from tirx_reduce.program import Const, RowProgram
 from tirx_reduce.values import Candidate
 
-from . import arithmetic, cluster, online, passes, prologue
+from . import arithmetic, cluster, online, passes, prologue, resident
 from .exchange import (
     assume,
     conclude,
@@ -36,10 +33,9 @@ from .exchange import (
     totals_of,
 )
 from .merge import Rider, riders
-from .prefetch import Prefetch, issue, receive
 from .row_values import row_outputs
-from .state import Kernel, declare, first_row, launched, place, row_count, short_launch
-from .tir import Block, cast, imm
+from .state import Kernel, declare, first_row, launched, next_row, place, short_launch
+from .tir import Block, imm
 from .walks import load_ahead, walk_columns, widens
 
 # Overlap the start of a launch with the end of the one before (CUDA, where clusters are). Measured on an H200: 0.3
@@ -87,6 +83,8 @@ def emit(
     wide = widens(candidate, kind, columns)
     # What is kept in two places is never given a third.
     fits = candidate.reuse != "mixed" or all(e.dtype == "float32" for e in shape.kept())
+    # Where a row is on its way to threadgroup memory it stays as it was there.
+    fits = fits and not (candidate.resident and candidate.reuse == "shared")
     walks = passes.cut(shape, candidate.reuse != "reload", upgrade=not plain and fits, widen=wide)
     begin = OVERLAP and max_cluster > 1 and not plain
 
@@ -124,7 +122,7 @@ def emit(
     if not (k.cluster or candidate.merged) or (candidate.width <= subgroup and not once):
         together = {}
     if candidate.resident:
-        return _resident(k, walks, together)
+        return resident.write(k, walks, lambda walks: _row(k, walks, together))
     if candidate.rows > 1:
         return _several(k, walks, together)
     place(k, first_row(k))
@@ -159,12 +157,6 @@ def _both(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Rider])
     return of_subgroup(k, first, assumed, walk_columns(k, 2, walks[1]))
 
 
-def _next_row(k: Kernel, row: Any, once: dict[Expr, Any]) -> None:
-    """Take `row`, and forget the one before but for what was loaded `once` for all."""
-    k.known, k.kept, k.scale, k.folded, k.ahead, k.moves = {}, {}, {}, {}, dict(once), Block()
-    place(k, row)
-
-
 def _several(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Rider]) -> Any:
     """Programs that take some rows one after another, written out: the compiler brings their loads together."""
     begin = first_row(k)
@@ -173,52 +165,9 @@ def _several(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Ride
         load_ahead(k, walks, vectors=True)
     once = k.ahead
     for number in range(k.candidate.rows):
-        _next_row(k, begin + imm(number, k.index_dtype) if number else begin, once)
+        next_row(k, begin + imm(number, k.index_dtype) if number else begin, once)
         _row(k, walks, together)
     return launched(k)
-
-
-def _resident(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Rider]) -> Any:
-    """Groups that stay and take row after row; the next row is on its way while this one is computed.
-
-    After::
-
-        copy row g to shared memory, asynchronously
-        for step in range(rows of this group):
-            wait; take the row from shared memory
-            copy row g + (step + 1)·groups to shared memory, asynchronously
-            walks over the row, their collectives, their stores
-    """
-    c, it = k.candidate, k.index_dtype
-    rows = cast(row_count(k), it)
-    begin = first_row(k)
-    stride = imm(c.resident, it)
-    place(k, begin)
-    ahead = Prefetch.of(k, walks[0])
-    if ahead is None:
-        raise Unsupported(
-            "resident groups with a row that cannot be prefetched; needs dense rows and whole packets of 16 bytes"
-        )
-    ahead.open(k)
-    # Weights are the same for every row: loaded once where registers allow.
-    load_ahead(k, walks, vectors=True)
-    once = k.ahead
-    with k.block.when(tirx.LT(begin, rows)) as some:
-        issue(k, some, ahead, begin)
-    steps = tirx.FloorDiv(rows - begin + (stride - imm(1, it)), stride)
-    outer = k.block
-    with outer.loop("step", steps, annotations={}) as (body, step):
-        k.block = body
-        k.parity = cast(tirx.FloorMod(step, imm(2, it)), "int32")
-        row = begin + step * stride
-        _next_row(k, row, once)
-        receive(k, ahead)
-        following = row + stride
-        with body.when(tirx.LT(following, rows)) as more:
-            issue(k, more, ahead, following)
-        _row(k, walks, together)
-    k.block = outer
-    return launched(k, imm(c.resident))
 
 
 def _held_first(

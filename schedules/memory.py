@@ -69,12 +69,16 @@ def widened(block: Block, array: Any, at: Any) -> Any:
     )
 
 
-def keep_whole(block: Block, packet: Any, kind: str) -> None:
-    """See that a lane's packet is stored at once (CUDA), where it is 16 bytes of elements below a word."""
-    size = item_bytes(str(packet.ty.dtype))
-    if kind == "cuda" and size < _WORD and size * int(packet.ty.shape[0]) == 4 * _WORD:
-        first = tirx.address_of(load(packet, 0))
-        helper(block, "tirx_reduce_whole_4", first, source=_WHOLE)
+def keep_whole(block: Block, packets: Any, kind: str) -> None:
+    """See that a lane's packets of 16 bytes are words here (CUDA), where their elements are less than a word.
+
+    Before a store, which the compiler may do in pieces; in a loop, before which it may unpack what the loop reads.
+    """
+    size, count = item_bytes(str(packets.ty.dtype)), int(packets.ty.shape[0])
+    if kind != "cuda" or size >= _WORD or size * count % (4 * _WORD):
+        return
+    for at in range(0, count, 4 * _WORD // size):
+        helper(block, "tirx_reduce_whole_4", tirx.address_of(load(packets, at)), source=_WHOLE)
 
 
 def to_memory(value: Any, dtype: str, kind: str) -> Any:

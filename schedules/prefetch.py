@@ -10,6 +10,7 @@ from typing import Any
 
 from tvm import tirx
 
+from tirx_reduce.candidates import SHELVES
 from tirx_reduce.program import Load, item_bytes
 
 from . import passes
@@ -43,6 +44,13 @@ __device__ __forceinline__ void tirx_reduce_async_wait() {
 }
 #endif
 """
+_WAIT_OLDEST = """
+#ifndef TIRX_REDUCE_CPU_MODEL
+__device__ __forceinline__ void tirx_reduce_async_wait_but_2() {
+  asm volatile("cp.async.wait_group 2;" ::: "memory");
+}
+#endif
+"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,7 +68,7 @@ class Prefetch:
         """The dense matrices of the first walk, where a packet of each is one copy; None where there is none."""
         c = k.candidate
         whole = k.kind == "cuda" and k.geometry.head is None and isinstance(k.geometry.rounds, int)
-        if not whole or c.packing > 1 or c.reuse != "private":
+        if not whole or c.packing > 1:
             return None
         loads = tuple(
             ref
@@ -70,10 +78,10 @@ class Prefetch:
         loads = tuple(ref for ref in loads if ref.dtype == loads[0].dtype)
         return cls(loads=loads, extent=k.geometry.rounds * c.vector * c.threads) if loads else None
 
-    def open(self, k: Kernel) -> None:
-        """Shared memory for one row."""
+    def open(self, k: Kernel, rows: int = 1) -> None:
+        """Shared memory for so many rows."""
         dtype = memory_dtype(self.loads[0].dtype, k.kind)
-        self.array = k.block.alloc("next", self.extent * len(self.loads), dtype, "shared.dyn")
+        self.array = k.block.alloc("next", rows * self.extent * len(self.loads), dtype, "shared.dyn")
 
     def place(self, k: Kernel, number: int, turn: Any) -> Any:
         """Where the packet of round `turn` begins: neighbouring lanes have neighbouring packets."""
@@ -81,8 +89,8 @@ class Prefetch:
         return packet + imm(number * self.extent) if number else packet
 
 
-def issue(k: Kernel, block: Block, ahead: Prefetch, row: Any) -> None:
-    """Start to copy `row`."""
+def issue(k: Kernel, block: Block, ahead: Prefetch, row: Any, shelf: Any | None = None) -> None:
+    """Start to copy `row`, to where `shelf` begins."""
     it, vector = k.index_dtype, imm(k.candidate.vector)
     base = row * cast(k.geometry.columns, it)
     for number, ref in enumerate(ahead.loads):
@@ -92,14 +100,24 @@ def issue(k: Kernel, block: Block, ahead: Prefetch, row: Any) -> None:
                 packet = k.geometry.number(turn)
                 with body.when(k.geometry.inside(segment, packet)) as inside:
                     source = base + cast(packet * vector, it)
+                    place = ahead.place(k, number, turn)
                     helper(
                         inside,
                         "tirx_reduce_async_copy_16",
-                        tirx.address_of(load(ahead.array, ahead.place(k, number, turn))),
+                        tirx.address_of(load(ahead.array, place if shelf is None else shelf + place)),
                         tirx.address_of(load(k.views[ref.param], source)),
                         source=_COPY,
                     )
+
+
+def commit(block: Block) -> None:
+    """What was issued since the last time is what one wait waits for."""
     helper(block, "tirx_reduce_async_commit", source=_COMMIT)
+
+
+def wait_oldest(block: Block) -> None:
+    """Wait for the first of what was committed `SHELVES` times."""
+    helper(block, f"tirx_reduce_async_wait_but_{SHELVES - 1}", source=_WAIT_OLDEST)
 
 
 def receive(k: Kernel, ahead: Prefetch) -> None:

@@ -97,18 +97,29 @@ def _rows(k: Kernel, block: Block, loads: list[Load]) -> None:
     most = EARLY_BYTES * (2 if k.cluster else 1)
     early = max(1, min(EARLY_GROUPS, most // (share * sum(_bytes(k, e) for e in loads))))
     rows = row_count(k)
-    inside: Any = None
     if isinstance(rows, tirx.IntImm):
-        inside = tirx.LT(k.group, imm(min(early, rows.value // each * c.splits)))
-    else:
-        if k.reach is None or k.reach // each * c.splits > early:
-            inside = tirx.LT(k.group, imm(early))
-        if each > 1 or c.resident:  # or every group has its rows
-            whole = tirx.LE((cast(k.group, it) + imm(1, it)) * imm(each, it), cast(rows, it))
-            inside = whole if inside is None else tirx.And(inside, whole)
+        stride = c.resident // c.splits
+        # Resident groups whose rows stay in shared memory have two on their way.
+        for turn in range(2 if c.resident and c.reuse == "shared" else 1):
+            there = rows.value // each - turn * stride
+            at = begin + imm(turn * stride * columns, it) if turn else begin
+            with block.when(tirx.LT(k.group, imm(min(early, there * c.splits)))) as among:
+                _ask(k, among, loads, at, share)
+        return
+    inside: Any = None
+    if k.reach is None or k.reach // each * c.splits > early:
+        inside = tirx.LT(k.group, imm(early))
+    if each > 1 or c.resident:  # or every group has its rows
+        whole = tirx.LE((cast(k.group, it) + imm(1, it)) * imm(each, it), cast(rows, it))
+        inside = whole if inside is None else tirx.And(inside, whole)
     with block.when(inside) as among:
-        for e in loads:
-            cluster.prefetch(among, _at(k, e.param, begin), imm(share * _bytes(k, e)))
+        _ask(k, among, loads, begin, share)
+
+
+def _ask(k: Kernel, block: Block, loads: list[Load], begin: Any, share: int) -> None:
+    """For `share` elements from `begin` on of each of `loads`."""
+    for e in loads:
+        cluster.prefetch(block, _at(k, e.param, begin), imm(share * _bytes(k, e)))
 
 
 def _vectors(k: Kernel, block: Block, loads: list[Load]) -> None:

@@ -70,22 +70,25 @@ class Kernel:
     """What comes before everything else: the mailboxes of a group in a cluster."""
     begun: bool = False
     """All groups of the cluster are known to run."""
-    parity: Any = None
-    """Which half of the exchange slots this step uses, where a group takes more than one row."""
+    turn: Any = None
+    """Which of `turns` sets of exchange slots this step uses, where a group takes row after row."""
+    turns: int = 1
     known: dict[Expr, Any] = field(default_factory=dict)
     """Values of the row that are named already."""
     kept: dict[Expr, Any] = field(default_factory=dict)
     """Arrays of kept values, each an array or `Mixed`."""
     shared_arrays: list[Any] = field(default_factory=list)
     """Those of them that are in threadgroup memory."""
+    shelf: Any = None
+    """Where in such an array this step's row begins, where others are on their way to it."""
     scale: dict[Expr, Any] = field(default_factory=dict)
     """Factors that make kept values those of the whole row."""
     folded: dict[Expr, tuple[Expr, Any]] = field(default_factory=dict)
     """Products of such a value and a value of the row, as the kept value and one factor."""
     ahead: dict[Expr, Any] = field(default_factory=dict)
     """Arrays of what was loaded before it was needed."""
-    moves: Block = field(default_factory=Block)
-    """What puts into those arrays what was loaded for them."""
+    moves: list[Any] = field(default_factory=list)
+    """What was loaded for them and is not in its place yet (`straddle.Loaded`)."""
 
 
 # Groups of a launch up to which most of them run at once.
@@ -188,6 +191,12 @@ def place(k: Kernel, row: Any) -> None:
         kind=k.kind,
         private_rounds=private_rounds(c, len(k.walks.kept()), fixed) if mixed and fixed is not None else None,
     )
+
+
+def next_row(k: Kernel, row: Any, once: dict[Expr, Any]) -> None:
+    """Take `row`, and forget the one before but for what was loaded `once` for all."""
+    k.known, k.kept, k.scale, k.folded, k.ahead, k.moves = {}, {}, {}, {}, dict(once), []
+    place(k, row)
 
 
 def _named(k: Kernel, name: str, value: Any) -> Any:

@@ -37,6 +37,27 @@ __device__ __forceinline__ void tirx_reduce_straddle_{name}(void* packet, const 
 """
 
 
+# From so many packets on of elements below a word, one choice among all shifts takes less than one among words for
+# each packet.
+AT_ONCE = 4
+# The same for packets of several streams, which lie the same way in all lanes of a group.
+_ALL = """
+__device__ __forceinline__ void tirx_reduce_straddle_{name}({parameters}, int bytes) {{
+  unsigned* packet[] = {{{packets}}};
+  const unsigned* two[] = {{{twos}}};
+  switch (bytes) {{
+{cases}  }}
+}}
+"""
+_CASE = """    case {bytes}:
+#pragma unroll
+      for (int p = 0; p < {count}; ++p)
+#pragma unroll
+        for (int i = 0; i < {one}; ++i) packet[p][i] = {moved};
+      break;
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What one stream gives of a round, and where it goes."""
@@ -48,8 +69,21 @@ class Wanted:
     """Of an element, where the access is not affine."""
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Two packets in registers, of which one is wanted."""
+
+    wanted: Wanted
+    two: Any
+
+
 def load_round(
-    block: Block, row: Row, part: Segment, number: Any, loads: Iterable[Wanted], later: Block | None = None
+    block: Block,
+    row: Row,
+    part: Segment,
+    number: Any,
+    loads: Iterable[Wanted],
+    later: list[Loaded] | None = None,
 ) -> None:
     """Load what a lane takes in one round, if it takes any: a packet of each stream, or an element at the ends.
 
@@ -60,9 +94,9 @@ def load_round(
             two[V : 2V] = w[(p + 1)·V …]        # the elements that there are, where the vector ends inside
         local[at : at+V] = two[h : h+V]         # whether there is a packet or not: nothing waits for a branch
 
-    With `later`, the last line goes there.
+    With `later`, what the last line takes goes there, for `move_all`.
     """
-    moved = Block() if later is None else later
+    loaded: list[Loaded] = [] if later is None else later
     with block.when(row.inside(part, number)) as inside:
         for x in loads:
             if part.ends or not straddles(row, x.stream):
@@ -70,9 +104,23 @@ def load_round(
                 continue
             two = block.alloc("two", 2 * row.vector, x.stream.dtype)
             _load_two(inside, row, x.stream, part, number, two)
-            _move(moved, row, x, two)
+            loaded.append(Loaded(x, two))
     if later is None:
-        block.stmts.extend(moved.stmts)
+        for each in loaded:
+            _move(block, row, each)
+
+
+def move_all(block: Block, row: Row, loaded: list[Loaded]) -> None:
+    """Take the packets that are wanted from those that were loaded."""
+    by_size: dict[int, list[Loaded]] = {}
+    for x in loaded:
+        by_size.setdefault(item_bytes(x.wanted.stream.dtype), []).append(x)
+    for size, alike in by_size.items():
+        if size < _WORD and len(alike) >= AT_ONCE:
+            _move_at_once(block, row, alike, size)
+        else:
+            for x in alike:
+                _move(block, row, x)
 
 
 def straddles(row: Row, stream: Stream) -> bool:
@@ -110,8 +158,8 @@ def _load_two(block: Block, row: Row, stream: Stream, part: Segment, number: Any
     block.either(tirx.LE(column + imm(vector), row.columns), whole, partial)
 
 
-def _move(block: Block, row: Row, x: Wanted, two: Any) -> None:
-    size = item_bytes(x.stream.dtype)
+def _move(block: Block, row: Row, x: Loaded) -> None:
+    size = item_bytes(x.wanted.stream.dtype)
     one = row.vector * size // _WORD
     # What is no whole number of words: the upper part of one word, and the lower part of the next.
     moved = "word[i]" if size >= _WORD else "__funnelshift_r(word[i], word[i + 1], 8 * bytes)"
@@ -119,8 +167,31 @@ def _move(block: Block, row: Row, x: Wanted, two: Any) -> None:
     helper(
         block,
         f"tirx_reduce_straddle_{name}",
-        tirx.address_of(load(x.local, x.at)),
-        tirx.address_of(load(two, 0)),
+        *_addresses(x),
         row.before * imm(size),
         source=_SOURCE.format(name=name, one=one, two=2 * one, moved=moved),
     )
+
+
+def _move_at_once(block: Block, row: Row, loaded: list[Loaded], size: int) -> None:
+    one, count = row.vector * size // _WORD, len(loaded)
+    name = f"{one}x{min(size, _WORD)}_of_{count}"
+    cases = ""
+    for shift in range(0, row.vector * size, size):
+        word, rest = divmod(shift, _WORD)
+        low, high = f"two[p][{word} + i]", f"two[p][{word + 1} + i]"
+        moved = f"__funnelshift_r({low}, {high}, {8 * rest})" if rest else low
+        cases += _CASE.format(bytes=shift, count=count, one=one, moved=moved)
+    source = _ALL.format(
+        name=name,
+        parameters=", ".join(f"void* p{i}, const void* t{i}" for i in range(count)),
+        packets=", ".join(f"(unsigned*)p{i}" for i in range(count)),
+        twos=", ".join(f"(const unsigned*)t{i}" for i in range(count)),
+        cases=cases,
+    )
+    places = [a for x in loaded for a in _addresses(x)]
+    helper(block, f"tirx_reduce_straddle_{name}", *places, row.before * imm(size), source=source)
+
+
+def _addresses(x: Loaded) -> tuple[Any, Any]:
+    return tirx.address_of(load(x.wanted.local, x.wanted.at)), tirx.address_of(load(x.two, 0))

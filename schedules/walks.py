@@ -13,11 +13,11 @@ from tirx_reduce.values import Candidate
 
 from . import passes
 from .elements import Turn, Walk, array_of, compute, general_offset, in_shared, staged
-from .memory import memory_dtype
+from .memory import keep_whole, memory_dtype
 from .packets import Row, Segment, Stream
 from .row_values import held_dtypes, hoist, start_of, stream
 from .state import Kernel, Mixed
-from .straddle import Wanted, load_round, packets_for_one, straddles
+from .straddle import Wanted, load_round, move_all, packets_for_one, straddles
 from .tir import SERIAL, UNROLLED, Block, imm
 
 # Scalars of one stream that a lane loads before it uses the first: enough independent accesses to hide memory.
@@ -36,9 +36,14 @@ def walk_columns(k: Kernel, number: int, plan: passes.Pass, later: tuple[passes.
     What only `later` walks read is loaded ahead, where that pays.
     """
     values = passes.column_values(k.program, plan) + plan.kept
-    if any(ref in k.ahead for ref in passes.column_loads(k.program, plan)):
-        k.block.stmts.extend(k.moves.stmts)
-        k.moves = Block()
+    ahead = [k.ahead[ref] for ref in passes.column_loads(k.program, plan) if ref in k.ahead]
+    if ahead:
+        move_all(k.block, k.geometry, k.moves)
+        k.moves = []
+    if k.turn is not None or k.candidate.rows > 1:
+        # Unpacked before the loop over rows, weights take twice the registers; and in a row, time before its exchange.
+        for array in ahead:
+            keep_whole(k.block, array, k.kind)
     hoist(k, values)
     _fold_factors(k, values)
     w = Walk(number=number, plan=plan)

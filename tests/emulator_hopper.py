@@ -26,6 +26,9 @@ __device__ __forceinline__ void tirx_reduce_cluster_wait() {
 __device__ __forceinline__ void tirx_reduce_async_wait() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
+__device__ __forceinline__ void tirx_reduce_async_wait_but_2() {
+  asm volatile("cp.async.wait_group 2;" ::: "memory");
+}
 #endif
 __forceinline__ __device__ unsigned int tvm_builtin_cluster_ctaid_x() {
   unsigned int ctaid;
@@ -127,6 +130,28 @@ extern "C" __global__ void __launch_bounds__(64) turn_kernel(float* __restrict__
   for (int i = 0; i < 8; ++i) {
     y_ptr[(base + (i * 64) + TX)] = held[(511 - ((i * 64) + TX))];
   }
+}
+"""
+)
+
+# Four groups of copies, a shelf each; a lane takes what it copied itself, each as soon as it is there.
+QUEUE = (
+    _HELPERS
+    + """
+extern "C" __global__ void __launch_bounds__(64) turn_kernel(float* __restrict__ x_ptr,
+    float* __restrict__ y_ptr) {
+  __shared__ alignas(64) float held[1024];
+  int base = BX * 512;
+  tirx_reduce_async_copy_16((&(held[(TX * 4)])), (&(x_ptr[(base + (TX * 4))])));
+  tirx_reduce_async_commit();
+  tirx_reduce_async_copy_16((&(held[((TX * 4) + 256)])), (&(x_ptr[((base + (TX * 4)) + 256)])));
+  tirx_reduce_async_commit();
+  tirx_reduce_async_commit();
+  tirx_reduce_async_wait_but_2();
+  *(float4*)(y_ptr + (base + (TX * 4))) = *(float4*)(held + (TX * 4));
+  tirx_reduce_async_commit();
+  tirx_reduce_async_wait_but_2();
+  *(float4*)(y_ptr + ((base + (TX * 4)) + 256)) = *(float4*)(held + ((TX * 4) + 256));
 }
 """
 )

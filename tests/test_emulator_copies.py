@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.emulator_hopper import ASYNC, ORDERS, RACE, Plant, changed, check_plant, cuda, turned
+from tests.emulator_hopper import ASYNC, ORDERS, QUEUE, RACE, Plant, changed, check_plant, cuda, turned
 from tirx_reduce import emulator
 
 
@@ -171,6 +171,63 @@ def test_next_run_is_right_after_a_fault_among_copies() -> None:
     a = turned(1)
     emulator.run_source(cuda(ASYNC), "cuda", a, 2, 64)
     np.testing.assert_array_equal(a["y_ptr"], a["x_ptr"][:, ::-1])
+
+
+def test_copies_end_in_the_order_of_their_groups() -> None:
+    a = turned()
+    emulator.run_source(cuda(QUEUE), "cuda", a, 2, 64)
+    np.testing.assert_array_equal(a["y_ptr"], a["x_ptr"])
+
+
+_QUEUE_WAIT = "  tirx_reduce_async_wait_but_2();\n"
+_QUEUE_COMMIT = "  tirx_reduce_async_commit();\n"
+GROUPS = (
+    Plant(
+        name="read before its group",
+        faults=(emulator.DataRace,),
+        edits=(("(held + (TX * 4));", "(held + ((TX * 4) + 256));  // early"),),
+        line="// early",
+        buffer="held",
+    ),
+    Plant(
+        name="a group fewer committed",
+        faults=(emulator.DataRace,),
+        edits=((_QUEUE_COMMIT + _QUEUE_COMMIT + _QUEUE_WAIT, _QUEUE_COMMIT + _QUEUE_WAIT),),
+        line="(held + (TX * 4));",
+        buffer="held",
+    ),
+    Plant(
+        name="no second wait",
+        faults=(emulator.DataRace,),
+        edits=(
+            (
+                _QUEUE_COMMIT + _QUEUE_WAIT + "  *(float4*)(y_ptr + ((base",
+                _QUEUE_COMMIT + "  *(float4*)(y_ptr + ((base",
+            ),
+        ),
+        line="(held + ((TX * 4) + 256));",
+        buffer="held",
+    ),
+    Plant(
+        name="what is not committed",
+        faults=(emulator.DataRace,),
+        edits=(
+            (
+                "  tirx_reduce_async_commit();\n  tirx_reduce_async_wait_but_2();\n  *(float4*)(y_ptr + ((base",
+                "  tirx_reduce_async_copy_16((&(held[((TX * 4) + 512)])), x_ptr);\n"
+                + _QUEUE_COMMIT
+                + _QUEUE_WAIT
+                + "  *(float4*)(y_ptr + ((base",
+            ),
+        ),
+        line="+ 512)])), x_ptr",
+    ),
+)
+
+
+@pytest.mark.parametrize("plant", GROUPS, ids=[p.name for p in GROUPS])
+def test_plant_in_groups_of_copies_is_found(plant: Plant) -> None:
+    check_plant(plant, QUEUE, "turn_kernel", run_copies)
 
 
 STREAMING = """

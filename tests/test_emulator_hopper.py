@@ -31,6 +31,13 @@ RESIDENT = [
     ("rms_norm", 1024, tr.Candidate(width=64, vector=4, reuse="private", resident=2)),
     ("layer_norm", 516, tr.Candidate(width=96, vector=4, reuse="private", resident=2)),
 ]
+# Rows that stay where they came in shared memory, two more on their way; a row a group, and a row a cluster.
+SHELVES = [
+    ("layer_norm", 1024, tr.Candidate(width=64, vector=4, reuse="shared", resident=2)),
+    ("layer_norm", 2048, tr.Candidate(width=64, vector=4, reuse="shared", splits=2, resident=4)),
+    ("rms_norm", 2080, tr.Candidate(width=64, vector=4, reuse="shared", splits=4, resident=8)),
+    ("softmax", 4096, tr.Candidate(width=64, vector=4, reuse="shared", splits=2, resident=6)),
+]
 TARGET = tvm.target.Target({"kind": "cuda", "arch": "sm_90"})
 
 
@@ -143,4 +150,61 @@ def test_emitted_resident_groups_need_each_of_their_barriers(
                 candidate.width,
                 orders=(ORDERS[number % 3],),
                 dynamic_bytes=8 * columns,
+            )
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 12])
+@pytest.mark.parametrize(("name", "columns", "candidate"), SHELVES, ids=[identify(e) for e in SHELVES])
+def test_emitted_rows_on_shelves_are_right_in_every_order(
+    name: str, columns: int, candidate: tr.Candidate, rows: int
+) -> None:
+    """Also with fewer rows than clusters, and fewer a cluster than shelves."""
+    counters = check_emitted(name, (rows, columns), candidate)
+    assert counters.async_bytes == rows * columns * 4
+    clusters = candidate.resident // candidate.splits
+    assert counters.cluster_barriers == (clusters if candidate.splits > 1 else 0)
+    assert counters.mailbox_waits == (rows * candidate.splits if candidate.splits > 1 else 0)
+
+
+def test_weights_of_resident_groups_are_read_once() -> None:
+    name, columns, candidate = SHELVES[1]
+    counters = check_emitted(name, (12, columns), candidate)
+    clusters = candidate.resident // candidate.splits
+    assert counters.load_bytes["device"] == (12 + 2 * clusters) * columns * 4
+
+
+@pytest.mark.parametrize(("name", "columns", "candidate"), SHELVES, ids=[identify(e) for e in SHELVES])
+def test_emitted_rows_on_shelves_need_each_of_their_waits_and_sends(
+    name: str, columns: int, candidate: tr.Candidate
+) -> None:
+    workload, shape = get_workload(name), (12, columns)
+    func = workload.func(shape, "float32")
+    executable = tr.schedules.build(tr.lower(func, tr.schedules.force(func, candidate, TARGET)), TARGET)
+    text = executable.mod.imports[0].inspect_source()
+    texts = [m.text for m in without_barriers(text)]
+    assert sum("tirx_reduce_async_wait_but_2();" not in t for t in texts) == 1
+    # With a shelf fewer, a row is copied over one that is still computed.
+    assert "(step % 3)" in text
+    texts.append(text.replace("(step % 3)", "(step % 2)"))
+    if candidate.splits > 1:
+        texts += [*with_other_counts(text), *without_sends(text)]
+        # With one set of slots, a group that is ahead writes where another still reads.
+        texts.append(re.sub(r"(slots\w+\[\(*)\(step \* \d+\)", r"\1(0)", text))
+        texts.append(text.replace("mailbox_ptr[step]", "mailbox_ptr[0]"))
+    assert len(set(texts)) == len(texts)
+    assert text not in texts
+    names = [p.name for p in func.params]
+    per_lane = -(-columns // (candidate.width * candidate.splits * candidate.vector)) * candidate.vector
+    for number, bad in enumerate(texts):
+        arrays = dict(zip(names, (*workload.inputs(shape), *workload.empty(shape)), strict=True))
+        with pytest.raises(FAULTS):
+            emulator.run_source(
+                bad,
+                "cuda",
+                arrays,
+                candidate.resident,
+                candidate.width,
+                cluster=candidate.splits,
+                orders=(ORDERS[number % 3],),
+                dynamic_bytes=3 * per_lane * candidate.width * 4,
             )

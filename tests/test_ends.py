@@ -187,6 +187,20 @@ def test_packets_of_rows_that_start_anywhere_are_stored_as_a_whole(
     assert all(("tirx_reduce_whole_4((&(y_ptr" in line) is whole for line in stores)
 
 
+@pytest.mark.parametrize(("dtype", "vector"), [("bfloat16", 8), ("bfloat16", 4), ("float16", 8)])
+def test_packets_of_two_weights_are_moved_at_once(dtype: str, vector: int) -> None:
+    """Every shift that there is: rows of an odd number of columns, more of them than a packet has elements."""
+    op, shape = "layer_norm", (9, 3 * 64 * vector + 1)
+    kernel = Kernel(
+        get_workload(op).func(shape, dtype), "cuda", Candidate(width=64, vector=vector, reuse="private")
+    )
+    # Three rounds, two weights; the last round may have no packet.
+    (count,) = set(re.findall(r"tirx_reduce_straddle_\w+_of_(\d+)\(\(&", kernel.source))
+    assert int(count) >= 4
+    inputs = get_workload(op).inputs(shape, dtype)
+    assert get_workload(op).verify(tuple(kernel.run(*inputs)), inputs).ok
+
+
 @pytest.mark.parametrize("shape", [(5, 1537), (600, 1537)], ids=["short", "long"])
 def test_a_short_launch_asks_for_weights_before_it_computes(shape: tuple[int, int]) -> None:
     """Behind the row's packets; moved in registers once the second walk is done."""

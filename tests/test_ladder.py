@@ -137,3 +137,43 @@ def test_rows_of_one_column_have_a_plan(target: Any) -> None:
     """A softmax of them reads nothing."""
     plan = tr.plan(get_workload("softmax").func((5, 1), "float32"), target, policy="ladder")
     assert plan.candidate.vector == 1
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "dtype", "stays"),
+    [
+        ("layer_norm", (1024, 32768), "bfloat16", True),
+        ("layer_norm", (1024, 32768), "float16", True),
+        ("layer_norm", (768, 49152), "bfloat16", True),
+        ("layer_norm", (4096, 40960), "bfloat16", True),
+        ("layer_norm", (4096, 32768), "bfloat16", False),
+        ("layer_norm", (400, 40960), "bfloat16", False),
+        ("layer_norm", (1024, 24576), "bfloat16", False),
+        ("layer_norm", (1024, 65536), "bfloat16", False),
+        ("layer_norm", (1024, 32769), "bfloat16", False),
+        ("layer_norm", (1024, 32768), "float32", False),
+        ("rms_norm", (1024, 32768), "bfloat16", False),
+        ("softmax", (1024, 32768), "bfloat16", False),
+    ],
+)
+def test_streams_of_long_rows_with_two_weights_take_groups_that_stay(
+    op: str, shape: tuple[int, int], dtype: str, stays: bool
+) -> None:
+    plan = tr.plan(get_workload(op).func(shape, dtype), HOPPER, policy="ladder")
+    c = plan.candidate
+    assert (c.resident == LIMITS.cores // 2 * 2) is stays
+    if stays:
+        assert plan.estimate.kernel_score == 1
+        assert (c.splits, c.reuse, c.width) == (2, "shared", shape[1] // 64)
+
+
+def test_rows_that_cannot_stay_take_what_they_took_before() -> None:
+    """A number of rows that nobody knows, a cluster that the device does not have."""
+    func = get_workload("layer_norm").func((1024, 32768), "bfloat16", symbolic_rows=True)
+    plan = tr.plan(func, HOPPER, policy="ladder")
+    plans = [p for _, p in plan.variants] or [plan]
+    assert all(p.candidate.resident == 0 for p in plans)
+    assert any(p.candidate == Candidate(width=512, vector=8, reuse="shared", splits=2) for p in plans)
+    older = {**HOPPER, "arch": "sm_80"}
+    plan = tr.plan(get_workload("layer_norm").func((1024, 32768), "bfloat16"), older, policy="ladder")
+    assert plan.candidate.resident == 0

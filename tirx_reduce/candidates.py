@@ -24,6 +24,9 @@ METAL_LANES = 4
 WIDEST_DEFAULT_VECTOR = 4
 """Vector of the default scope; the published policies fix it."""
 SPLITS = (1, 2, 4, 8, 16, 32, 64)
+SHELVES = 3
+"""Rows of a resident group that are in threadgroup memory at once: one that it computes, two on their way."""
+MAILBOX_BYTES = 8
 MIXED_SCALARS = 32
 """Values that a lane keeps of its row in registers under mixed reuse, about; the rest is in threadgroup memory."""
 
@@ -119,6 +122,8 @@ class _Needs:
     """Bytes that one subgroup hands to the others in a collective."""
     kept_bytes: int
     """Bytes of what is kept of one column, as it stands in memory."""
+    kept_as_read: bool
+    """Whether that is one element of a dense matrix, as it was read."""
 
 
 def _needs(facts: RowFacts) -> _Needs:
@@ -130,11 +135,13 @@ def _needs(facts: RowFacts) -> _Needs:
     along = [(p, d, a) for p, d, a in accesses if a.stride == 1]
     # A vector over the columns alone is read in two packets, or in scalars, where a ragged row shifts it: no limit.
     matrices = [(p, a) for p, _, a in along if any(isinstance(e, RowIndex) for e in walk(a.row))]
+    kept = Walks(program).kept()
     return _Needs(
         narrowest=min((item_bytes(dtype) for _, dtype, _ in along), default=1),
         loose=tuple((names.get(p, f"parameter {p}"), a.align) for p, a in matrices if not a.dense),
         slot_bytes=sum(item_bytes(d) for r in program.reductions for d in r.dtypes),
-        kept_bytes=sum(item_bytes(v.dtype) for v in Walks(program).kept()),
+        kept_bytes=sum(item_bytes(v.dtype) for v in kept),
+        kept_as_read=len(kept) == 1 and isinstance(kept[0], Load) and kept[0].index.dense,
     )
 
 
@@ -306,14 +313,41 @@ def _resident_refusal(
         return None
     if limits.kind != "cuda" or limits.opt_in_shared_bytes == 0:
         return f"resident: asynchronous copies on {limits.kind}; needs CUDA, sm_80 or later"
-    if candidate.reuse != "private" or candidate.packing > 1:
-        return f"resident: {candidate.reuse} with packing {candidate.packing}; needs private with packing 1"
-    if candidate.splits > 1:
-        return f"resident: a row over {candidate.splits} groups; needs a row in one group"
+    if candidate.reuse not in ("private", "shared") or candidate.packing > 1:
+        return f"resident: {candidate.reuse} with packing {candidate.packing}; needs private or shared, and packing 1"
     if facts.columns is None or facts.columns % candidate.vector:
         return f"resident: rows of {facts.columns or 'symbolic'} columns; needs a multiple of the vector"
     row_bytes = needs.kept_bytes * _lane_slots(candidate, facts.columns)
+    if candidate.reuse == "shared":
+        return _shelves_refusal(candidate, facts.rows, row_bytes, needs, limits)
+    if candidate.splits > 1:
+        return f"resident: private rows over {candidate.splits} groups; needs shared, or a row in one group"
     return _shared_refusal("resident", row_bytes, limits.opt_in_shared_bytes)
+
+
+def _shelves_refusal(
+    candidate: Candidate, rows: int | None, row_bytes: int, needs: _Needs, limits: DeviceLimits
+) -> str | None:
+    """Of resident groups whose rows stay in threadgroup memory, several on their way."""
+    if not needs.kept_as_read:
+        return "resident: what is kept is computed; needs private, or rows kept as they are read"
+    if needs.kept_bytes * candidate.vector != VECTOR_BYTES:
+        return f"resident: packets of {needs.kept_bytes * candidate.vector} bytes; copies take {VECTOR_BYTES} each"
+    if rows is None:
+        return "resident: the number of rows is symbolic; needs a fixed one, or private"
+    if candidate.resident % candidate.splits:
+        return (
+            f"resident: {candidate.resident} groups in clusters of {candidate.splits}; needs whole clusters"
+        )
+    # In a cluster every row has slots and a mailbox of its own, which a lane opens.
+    parts = candidate.threads // limits.subgroup_size * candidate.splits
+    turns = 2 if candidate.splits == 1 else math.ceil(rows / (candidate.resident // candidate.splits))
+    if turns > candidate.width:
+        return f"resident: {turns} rows a cluster; needs as many lanes, which have {candidate.width}"
+    slots = turns * (parts * needs.slot_bytes + MAILBOX_BYTES)
+    if slots > limits.shared_bytes:
+        return f"resident: {slots} bytes for the exchanges of {turns} rows; limit {limits.shared_bytes}"
+    return _shared_refusal("resident", SHELVES * row_bytes + slots, limits.opt_in_shared_bytes)
 
 
 def _rows_refusal(candidate: Candidate) -> str | None:

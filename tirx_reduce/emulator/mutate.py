@@ -15,6 +15,7 @@ _BARRIERS = frozenset(
         "tirx_reduce_cluster_arrive",
         "tirx_reduce_cluster_wait",
         "tirx_reduce_async_wait",
+        "tirx_reduce_async_wait_but_2",
         "tirx_reduce_mailbox_open",
         "tirx_reduce_mailbox_wait",
     }

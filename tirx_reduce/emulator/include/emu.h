@@ -44,7 +44,7 @@ void emu_mailbox_send(int site, void* slot, const void* value, int bytes, void* 
 void emu_mailbox_wait(int site, void* box);
 void emu_async_copy(int site, void* to, const void* from);
 void emu_async_commit();
-void emu_async_wait(int site);
+void emu_async_wait(int site, int but);
 void emu_begin();
 void emu_offer();
 void emu_follow(int site);

@@ -199,4 +199,5 @@ EMU_RAW EMU_ALWAYS void emu_mailbox_put(int site, T* slot, T value, uint64_t* bo
 #define tirx_reduce_mailbox_send_uint64(...) emu_mailbox_put<uint64_t>(EMU_SITE, __VA_ARGS__)
 #define tirx_reduce_async_copy_16(to, from) emu_async_copy(EMU_SITE, to, from)
 #define tirx_reduce_async_commit() emu_async_commit()
-#define tirx_reduce_async_wait() emu_async_wait(EMU_SITE)
+#define tirx_reduce_async_wait() emu_async_wait(EMU_SITE, -1)
+#define tirx_reduce_async_wait_but_2() emu_async_wait(EMU_SITE, 2)

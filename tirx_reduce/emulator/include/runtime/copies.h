@@ -28,6 +28,7 @@ API void emu_async_copy(int site, void* to, const void* from) {
   c.owner = g_cur_id + 1;
   c.site = site;
   c.next = g_cur->copies;
+  c.commits = g_cur->commits;
   c.source = source;
   memcpy(c.data, from, COPY_BYTES);
   g_cur->copies = slot + 1;
@@ -49,30 +50,41 @@ API void emu_prefetch(int site, const void* from, int bytes) {
   g_site_line = 0;
 }
 
-API void emu_async_commit() {}
+API void emu_async_commit() { ++g_cur->commits; }
 
-API void emu_async_wait(int site) {
+// The copy at a place is over: what it brought is there.
+static void end_copy(uint32_t slot) {
+  Copy& c = g_copies[slot];
+  uint64_t off = uint64_t(slot) * COPY_BYTES - g_rank * g_shared_step;
+  uint32_t id = uint32_t(g_shared_map[off >> 4] - 1), granule = g_l->shareds[id].granule;
+  if (memcmp(c.data, reinterpret_cast<const void*>(c.source), COPY_BYTES)) {
+    int space, region;
+    int64_t at;
+    locate(c.source, space, region, at);
+    fail(F_RACE, "the source of an asynchronous copy is written before the wait", nullptr, space, region, at, 0,
+         COPY_BYTES);
+  }
+  c.owner = 0;
+  --g_flying;
+  // For all others it is written now: a barrier before this wait orders nothing.
+  Cell* cells = g_shared_cells + g_rank * g_shared_cells_each + g_shared_cell[id];
+  uint64_t o = off - g_shared_off[id];
+  for (uint64_t i = o / granule; i <= (o + COPY_BYTES - 1) / granule; ++i) cells[i].w_tick = g_tick;
+  memcpy(reinterpret_cast<char*>(g_shared_base + g_rank * g_shared_step + off), c.data, COPY_BYTES);
+}
+
+// Waits for all copies of this lane but those of its last `but` commits; with `but` below 0 for what is not committed, too.
+API void emu_async_wait(int site, int but) {
   g_site_line = site & 0xffff;
-  while (g_cur->copies) {
-    uint32_t slot = g_cur->copies - 1;
-    Copy& c = g_copies[slot];
-    uint64_t off = uint64_t(slot) * COPY_BYTES - g_rank * g_shared_step;
-    uint32_t id = uint32_t(g_shared_map[off >> 4] - 1), granule = g_l->shareds[id].granule;
-    if (memcmp(c.data, reinterpret_cast<const void*>(c.source), COPY_BYTES)) {
-      int space, region;
-      int64_t at;
-      locate(c.source, space, region, at);
-      fail(F_RACE, "the source of an asynchronous copy is written before the wait", nullptr, space, region, at, 0,
-           COPY_BYTES);
-    }
-    g_cur->copies = c.next;
-    c.owner = 0;
-    --g_flying;
-    // For all others it is written now: a barrier before this wait orders nothing.
-    Cell* cells = g_shared_cells + g_rank * g_shared_cells_each + g_shared_cell[id];
-    uint64_t o = off - g_shared_off[id];
-    for (uint64_t i = o / granule; i <= (o + COPY_BYTES - 1) / granule; ++i) cells[i].w_tick = g_tick;
-    memcpy(reinterpret_cast<char*>(g_shared_base + g_rank * g_shared_step + off), c.data, COPY_BYTES);
+  // A lane's copies are linked from the last to the first.
+  uint32_t* link = &g_cur->copies;
+  while (*link && but >= 0 && g_copies[*link - 1].commits + uint32_t(but) >= g_cur->commits) link = &g_copies[*link - 1].next;
+  uint32_t slot = *link;
+  *link = 0;
+  while (slot) {
+    uint32_t next = g_copies[slot - 1].next;
+    end_copy(slot - 1);
+    slot = next;
   }
   g_site_line = 0;
 }

@@ -81,7 +81,7 @@ static void start_cluster(uint32_t first) {
       sp[11] = uint64_t(&fiber_main);
 #endif
       g_lane[id].sp = sp;
-      g_lane[id].copies = 0;
+      g_lane[id].copies = g_lane[id].commits = 0;
       g_lane[id].arrived = g_lane[id].phase = false;
       g_lane[id].begun = !g_l->dependent;
       g_lane[id].follows = false;

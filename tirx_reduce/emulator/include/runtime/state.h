@@ -86,6 +86,7 @@ struct Lane {
   uint32_t mask, argument, flags;
   int width;
   uint32_t copies;  // the last asynchronous copy that is under way: place + 1, or 0
+  uint32_t commits; // of them so far
   emu_combine combine;
   emu_index thread;
   alignas(16) char in[16];
@@ -96,6 +97,7 @@ struct Lane {
 struct Copy {
   uint32_t owner;  // lane + 1, 0 where there is none
   uint32_t next;   // of the same lane: place + 1, or 0
+  uint32_t commits;  // of the lane before it
   int site;
   uint64_t source;
   char data[16];

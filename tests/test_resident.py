@@ -1,0 +1,105 @@
+"""Groups that stay and keep rows where they came in shared memory: what is refused, and nasty rows (CPU model)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import tirx_reduce as tr
+from tests.launch import Kernel, verified
+from tirx_reduce import facts
+from tirx_reduce.bench.workloads import get_workload
+from tirx_reduce.candidates import refusal
+from tirx_reduce.values import Candidate, DeviceLimits
+
+CUDA = DeviceLimits(kind="cuda", shared_bytes=49152, opt_in_shared_bytes=232448, max_cluster=8)
+HOPPER = {
+    "kind": "cuda",
+    "arch": "sm_90",
+    "max_threads_per_block": 1024,
+    "max_shared_memory_per_block": 232448,
+}
+STAYS = Candidate(width=64, vector=4, reuse="shared", splits=2, resident=4)
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "how", "reason"),
+    [
+        ("layer_norm", (9, 2048), {}, "None"),
+        ("argmax", (9, 2048), {}, "shared: no pass reads again what an earlier one read"),
+        ("add_rms_norm", (9, 2048), {}, "resident: what is kept is computed; needs private"),
+        ("layer_norm", (9, 2048), {"vector": 2}, "resident: packets of 8 bytes; copies take 16 each"),
+        ("layer_norm", (9, 2050), {}, "resident: rows of 2050 columns; needs a multiple of the vector"),
+        (
+            "layer_norm",
+            (9, 2048),
+            {"resident": 3},
+            "resident: 3 groups in clusters of 2; needs whole clusters",
+        ),
+        ("layer_norm", (131, 2048), {}, "resident: 66 rows a cluster; needs as many lanes, which have 64"),
+        ("layer_norm", (9, 2048), {"reuse": "private"}, "resident: private rows over 2 groups; needs shared"),
+        (
+            "layer_norm",
+            (9, 2048),
+            {"splits": 1, "packing": 2},
+            "resident: shared with packing 2; needs private or shared, and packing 1",
+        ),
+        (
+            "layer_norm",
+            (960, 32768),
+            {"width": 512, "splits": 8, "resident": 16},
+            "resident: 495360 bytes for the exchanges of 480 rows; limit 49152",
+        ),
+        (
+            "layer_norm",
+            (9, 40960),
+            {"width": 512},
+            "resident: 247080 bytes of threadgroup memory; limit 232448",
+        ),
+    ],
+)
+def test_refusals(op: str, shape: tuple[int, int], how: dict[str, Any], reason: str) -> None:
+    read = facts.analyze(get_workload(op).func(shape, "float32"))
+    assert str(refusal(replace(STAYS, **how), read, CUDA)).startswith(reason)
+
+
+def test_rows_that_nobody_counts_are_refused() -> None:
+    read = facts.analyze(get_workload("layer_norm").func((9, 2048), "float32", symbolic_rows=True))
+    assert str(refusal(STAYS, read, CUDA)).startswith("resident: the number of rows is symbolic")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("op", ["layer_norm", "rms_norm", "softmax"])
+@pytest.mark.parametrize(
+    ("rows", "columns", "mapping"),
+    [
+        (5, 4104, {"width": 64, "splits": 2, "resident": 4}),
+        (17, 3080, {"width": 96, "splits": 2, "resident": 2}),
+        (3, 8200, {"width": 128, "splits": 4, "resident": 16}),
+        (7, 1032, {"width": 64, "resident": 3}),
+    ],
+)
+def test_rows_that_are_no_whole_number_of_rounds(
+    op: str, dtype: str, rows: int, columns: int, mapping: dict[str, Any]
+) -> None:
+    candidate = Candidate(vector=4 if dtype == "float32" else 8, reuse="shared", **mapping)
+    what = {"op": op, "dtype": dtype, "target": HOPPER}
+    verified(what, (rows, columns), candidate, ("forward", "random"))
+
+
+def test_weights_are_words_in_the_loop_over_rows() -> None:
+    """Unpacked before it, they take the registers of another group, or wait in every row."""
+    func = get_workload("layer_norm").func((12, 8192), "bfloat16")
+    candidate = Candidate(width=128, vector=8, reuse="shared", splits=2, resident=4)
+    text = Kernel(func, HOPPER, candidate).source
+    loop = text[text.index("for (int step") :]
+    assert loop.count("tirx_reduce_whole_4((&(ahead_ptr") == 2 * 8192 // (2 * 128 * 8)
+    assert "weight_ptr" not in loop
+    assert "bias_ptr" not in loop
+
+
+def test_explain_says_that_they_stay() -> None:
+    func = get_workload("layer_norm").func((1024, 32768), "bfloat16")
+    assert "resident=132" in str(tr.plan(func, HOPPER, policy="ladder"))
