@@ -124,14 +124,14 @@ def small_rows(program: RowProgram) -> float:
 
 def declare(k: Kernel) -> None:
     """Flat views of all tensors."""
+    small = small_rows(k.program)
+    k.index_dtype = "int32" if small == math.inf or (k.reach is not None and k.reach <= small) else "int64"
     for tensor in k.program.tensors:
         view, declaration = flat(
-            k.params[tensor.param], f"{tensor.name}_flat", memory_dtype(tensor.dtype, k.kind)
+            k.params[tensor.param], f"{tensor.name}_flat", memory_dtype(tensor.dtype, k.kind), k.index_dtype
         )
         k.views[tensor.param] = view
         k.block.add(declaration)
-    small = small_rows(k.program)
-    k.index_dtype = "int32" if small == math.inf or (k.reach is not None and k.reach <= small) else "int64"
     k.group, k.lane = tirx.Var("group", "int32"), tirx.Var("lane", "int32")
     k.slot = tirx.Var("slot", "int32") if k.candidate.packing > 1 else imm(0)
     if k.candidate.splits > 1:

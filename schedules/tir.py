@@ -64,12 +64,18 @@ def load(buffer: Any, *index: Any) -> Any:
     return tirx.BufferLoad(buffer, [imm(i) if isinstance(i, int) else i for i in index])
 
 
-def flat(param: Any, name: str, dtype: str) -> tuple[Any, Any]:
-    """A one-dimensional view of a parameter as `dtype`, and the statement that declares it."""
+def flat(param: Any, name: str, dtype: str, index_dtype: str = "int64") -> tuple[Any, Any]:
+    """A one-dimensional view of a parameter as `dtype`, and the statement that declares it.
+
+    TVM takes offsets in the dtype of the view's extent, where it knows no bound of them: that is `index_dtype`.
+    """
     numel: Any = imm(1, "int64")
     for extent in param.shape:
         numel = numel * extent
-    view = tirx.decl_buffer((tvm.sym.Analyzer().simplify(numel),), dtype, name=name, data=buffer_data(param))
+    numel = tvm.sym.Analyzer().simplify(numel)
+    if not isinstance(numel, tirx.IntImm):
+        numel = cast(numel, index_dtype)
+    view = tirx.decl_buffer((numel,), dtype, name=name, data=buffer_data(param))
     return view, tirx.DeclBuffer(view, data=buffer_data(param))
 
 

@@ -178,6 +178,10 @@ def test_offsets_are_as_wide_as_the_rows_need(target: str, monkeypatch: pytest.M
         names += kernel.emulation.kernels
     assert len(names) == 4
     assert names[0] == names[1] != names[2] == names[3]
+    # In the text as well, where the views that offsets go into have extents of symbols.
+    wide_offset = "((int64_t)((int)blockIdx.x))" if target == "cuda" else "((long)((int)blockIdx))"
+    texts = [kernel.source[kernel.source.rindex(f" {name}(") :].split("\n}")[0] for name in names]
+    assert [wide_offset in text for text in texts] == [False, False, True, True]
 
 
 def test_small_rows_of_what_is_not_counted_by_rows() -> None:
