@@ -43,12 +43,13 @@ def count(number: int, noun: str) -> str:
 def plan_lines(plan: GroupPlan, style: Style) -> list[str]:
     """The winner, its launch and its price."""
     f = plan.features
-    launch = f"{f.threadgroups} groups × {plan.width * plan.packing} threads"
-    vector = count(plan.vector, "element")
     c = plan.candidate
-    more = f", {c.resident} resident programs" if c.resident else ""
+    launch = f"{c.resident or f.threadgroups} groups × {plan.width * plan.packing} threads"
+    vector = count(plan.vector, "element")
+    more = ""
     if c.splits > 1:
         more += " in a cluster" if c.splits <= plan.limits.max_cluster else " in launches one after another"
+    more += ", groups that stay" if c.resident else ""
     more += f", {c.rows} rows a program" if c.rows > 1 else ""
     more += ", two reductions in one exchange" if c.merged else ""
     lines = [

@@ -10,6 +10,8 @@ import pytest
 import tirx_reduce as tr
 from tests.launch import Kernel, verified
 from tirx_reduce import facts
+from tirx_reduce.bench.explain import plan_lines
+from tirx_reduce.bench.terminal import Style
 from tirx_reduce.bench.workloads import get_workload
 from tirx_reduce.candidates import refusal
 from tirx_reduce.values import Candidate, DeviceLimits
@@ -100,6 +102,10 @@ def test_weights_are_words_in_the_loop_over_rows() -> None:
     assert "bias_ptr" not in loop
 
 
-def test_explain_says_that_they_stay() -> None:
+def test_a_plan_says_that_they_stay() -> None:
     func = get_workload("layer_norm").func((1024, 32768), "bfloat16")
-    assert "resident=132" in str(tr.plan(func, HOPPER, policy="ladder"))
+    plan = tr.plan(func, HOPPER, policy="ladder")
+    assert "resident=132" in str(plan)
+    text = "\n".join(plan_lines(plan, Style()))
+    assert "splits 2 in a cluster, groups that stay" in text
+    assert "132 groups × 512 threads" in text

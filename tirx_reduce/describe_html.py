@@ -28,7 +28,7 @@ def plan_to_html(plan: GroupPlan) -> str:
     head = (
         f"<b>{escape(mapping(plan.candidate))}</b> by policy <code>{escape(plan.policy)}</code> "
         f"on {escape(limits.kind)}: {features.rows} rows × {features.columns} columns, "
-        f"{features.threadgroups} groups × {plan.width * plan.packing} threads"
+        f"{plan.candidate.resident or features.threadgroups} groups × {plan.width * plan.packing} threads"
     )
     price = (
         f"price {_number(plan.estimate.kernel_score)} {escape(plan.estimate.unit)} "

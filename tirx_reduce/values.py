@@ -64,7 +64,7 @@ class Candidate:
     splits: int = 1
     """Groups of one row."""
     resident: int = 0
-    """Programs that stay on the device and take row after row, the next one prefetched; 0: one a row."""
+    """Groups that stay on the device and take row after row, the next ones on their way; 0: as many as rows need."""
     merged: bool = False
     """Two reductions meet in one exchange where the second can be corrected to the first (softmax, a variance)."""
     rows: int = 1
@@ -128,7 +128,7 @@ class Features:
     programs: int
     """Rows, each one a program."""
     threadgroups: int
-    """Groups launched: ceil(rows / packing)."""
+    """Groups that rows need: ceil(rows / (packing · rows a program)) · splits. Fewer that stay take them in turn."""
     program_global_access_bytes: int
     """Global bytes that one program asks for."""
     worker_global_access_bytes: int
