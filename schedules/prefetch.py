@@ -5,15 +5,15 @@ Every lane copies just the packets that it takes itself, so nobody waits for ano
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
 
 from tirx_reduce.candidates import SHELVES
-from tirx_reduce.program import Load, item_bytes
+from tirx_reduce.program import Expr, Load, item_bytes
 
-from . import passes
 from .cluster import helper
 from .memory import memory_dtype
 from .state import Kernel
@@ -64,16 +64,18 @@ class Prefetch:
     """One array for all: a kernel has one piece of dynamic shared memory."""
 
     @classmethod
-    def of(cls, k: Kernel, first: passes.Pass) -> Prefetch | None:
-        """The dense matrices of the first walk, where a packet of each is one copy; None where there is none."""
+    def of(cls, k: Kernel, wanted: Iterable[Expr]) -> Prefetch | None:
+        """The dense matrices among `wanted`, where a packet of each is one copy; None where there is none."""
         c = k.candidate
         whole = k.kind == "cuda" and k.geometry.head is None and isinstance(k.geometry.rounds, int)
         if not whole or c.packing > 1:
             return None
         loads = tuple(
             ref
-            for ref in passes.column_loads(k.program, first)
-            if ref.index.dense and item_bytes(memory_dtype(ref.dtype, k.kind)) * c.vector == BYTES
+            for ref in wanted
+            if isinstance(ref, Load)
+            and ref.index.dense
+            and item_bytes(memory_dtype(ref.dtype, k.kind)) * c.vector == BYTES
         )
         loads = tuple(ref for ref in loads if ref.dtype == loads[0].dtype)
         return cls(loads=loads, extent=k.geometry.rounds * c.vector * c.threads) if loads else None

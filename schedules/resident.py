@@ -29,7 +29,7 @@ from tirx_reduce.candidates import SHELVES
 from tirx_reduce.errors import Unsupported
 
 from . import cluster
-from .passes import Pass
+from .passes import Pass, column_loads
 from .prefetch import Prefetch, commit, issue, receive, wait_oldest
 from .state import Kernel, first_row, launched, next_row, place, row_count
 from .tir import cast, imm
@@ -39,12 +39,14 @@ from .walks import load_ahead
 def write(k: Kernel, walks: tuple[Pass, ...], row: Callable[[tuple[Pass, ...]], None]) -> Any:
     """The launch; `row` writes all walks over one row."""
     place(k, first_row(k))
-    ahead = Prefetch.of(k, walks[0])
+    stays = k.candidate.reuse == "shared"
+    # What is read once needs no shelf.
+    ahead = Prefetch.of(k, walks[0].kept if stays else column_loads(k.program, walks[0]))
     if ahead is None:
         raise Unsupported(
             "resident groups with a row that cannot be prefetched; needs dense rows and whole packets of 16 bytes"
         )
-    if k.candidate.reuse == "shared":
+    if stays:
         _on_shelves(k, walks, row, ahead)
     else:
         _in_registers(k, walks, row, ahead)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
+from tvm import te
 
 import tirx_reduce as tr
-from tests.launch import Kernel, verified
+from tests.functions import topi_func
+from tests.launch import Kernel, check, verified, wide
 from tirx_reduce import facts
 from tirx_reduce.bench.explain import plan_lines
 from tirx_reduce.bench.terminal import Style
@@ -89,6 +92,28 @@ def test_rows_that_are_no_whole_number_of_rounds(
     candidate = Candidate(vector=4 if dtype == "float32" else 8, reuse="shared", **mapping)
     what = {"op": op, "dtype": dtype, "target": HOPPER}
     verified(what, (rows, columns), candidate, ("forward", "random"))
+
+
+def test_a_matrix_that_is_read_once_needs_no_shelf() -> None:
+    """A sum over x·y, of which x alone is read again."""
+
+    def build(x: Any, y: Any, w: Any) -> Any:
+        m, n = x.shape
+        k = te.reduce_axis((0, n), "k")
+        total = te.compute((m,), lambda i: te.sum(x[i, k] * y[i, k], axis=k))
+        return te.compute((m, n), lambda i, j: (x[i, j] - total[i]) * w[j])
+
+    rows, columns = 9, 2048
+    func = topi_func(build, *[((rows, columns), "float32")] * 2, ((columns,), "float32"))
+    rng = np.random.default_rng(0)
+    x, y, w = (rng.standard_normal(s).astype("float32") for s in ((rows, columns),) * 2 + ((columns,),))
+    y /= columns
+    kernel = Kernel(func, HOPPER, STAYS)
+    (got,) = kernel.run(x, y, w, orders=("forward", "random"))
+    total = (wide(x) * wide(y)).sum(-1, keepdims=True)
+    check(got, (wide(x) - total) * wide(w), columns=columns)
+    (counters,) = kernel.emulation.counters.values()
+    assert counters.async_bytes == rows * columns * 4
 
 
 def test_weights_are_words_in_the_loop_over_rows() -> None:
