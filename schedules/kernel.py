@@ -55,6 +55,7 @@ def emit(
     plain: bool = False,
     rows: int | None = None,
     reach: int | None = None,
+    least: int = 1,
 ) -> Any:
     """The statement that launches and runs `candidate`.
 
@@ -76,6 +77,8 @@ def emit(
         Rows that the launch was planned for, at most; None where it may have any number.
     reach : int, optional
         Rows that it surely has, at most: `rows` where not said.
+    least : int
+        Rows that it has at least.
     """
     program = arithmetic.prepare(program)
     shape = Walks(program)
@@ -100,6 +103,7 @@ def emit(
             plain=plain,
             short=short_launch(candidate, rows),
             reach=rows if reach is None else reach,
+            least=least,
             cluster=clustered,
             workspace=workspace,
         )

@@ -307,10 +307,12 @@ def _body(reading: Any, plan: GroupPlan) -> Any:
     body: Any = None
     small = small_rows(facts.program)
     for (low, high), variant in variants:
-        kernel = _kernel(reading, variant.candidate, plan.limits, plain=False, most=high)
+        kernel = _kernel(reading, variant.candidate, plan.limits, plain=False, most=high, least=low)
         if high is None and low <= small < math.inf:
             # Offsets of 64 bits take registers that cost a group a multiprocessor: only where rows are that many.
-            narrow = _kernel(reading, variant.candidate, plan.limits, plain=False, reach=int(small))
+            narrow = _kernel(
+                reading, variant.candidate, plan.limits, plain=False, reach=int(small), least=low
+            )
             kernel = tirx.IfThenElse(tirx.LE(rows, imm(int(small), "int64")), narrow, kernel)
         # A launch of no group is an error on both backends: below the first interval nothing runs.
         body = tirx.IfThenElse(tirx.GE(rows, imm(low, "int64")), kernel, body)
@@ -333,6 +335,7 @@ def _kernel(
     plain: bool,
     most: int | None = None,
     reach: int | None = None,
+    least: int = 1,
 ) -> Any:
     return emit(
         reading.facts.program,
@@ -345,6 +348,7 @@ def _kernel(
         plain=plain,
         rows=most,
         reach=reach,
+        least=least,
     )
 
 

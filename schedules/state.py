@@ -46,6 +46,8 @@ class Kernel:
     """The launch is over as soon as its first groups are."""
     reach: int | None = None
     """Rows that the launch has at most; None where it may have any number."""
+    least: int = 1
+    """Rows that it has at least."""
     cluster: bool = False
     """The groups of a row are a thread-block cluster and exchange partial results in shared memory."""
     workspace: dict[int, list[Any]] = field(default_factory=dict)

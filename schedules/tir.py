@@ -72,9 +72,7 @@ def flat(param: Any, name: str, dtype: str, index_dtype: str = "int64") -> tuple
     numel: Any = imm(1, "int64")
     for extent in param.shape:
         numel = numel * extent
-    numel = tvm.sym.Analyzer().simplify(numel)
-    if not isinstance(numel, tirx.IntImm):
-        numel = cast(numel, index_dtype)
+    numel = cast(tvm.sym.Analyzer().simplify(numel), index_dtype)
     view = tirx.decl_buffer((numel,), dtype, name=name, data=buffer_data(param))
     return view, tirx.DeclBuffer(view, data=buffer_data(param))
 

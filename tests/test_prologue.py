@@ -148,6 +148,19 @@ def test_symbolic_rows_are_asked_for_where_there_are_any(candidate: Candidate, r
     checked(Kernel(func, CUDA, candidate), "rms_norm", (rows, 512), "float32")
 
 
+@pytest.mark.parametrize(("splits", "groups"), [(1, 1), (4, 4)])
+def test_one_row_asks_for_all_weights(splits: int, groups: int) -> None:
+    """Where rows are symbolic the weights are dealt to the groups that the fewest rows start."""
+    func = get_workload("rms_norm").func((1, 4096), "float32", symbolic_rows=True)
+    candidate = Candidate(width=64, vector=4, reuse="private", splits=splits)
+    kernel = Kernel(func, CUDA, candidate)
+    asked = re.findall(
+        r"blockIdx\.x\) < (\d+)\) \{\s+tirx_reduce_prefetch\(\(&\(weight_ptr.*, (\d+)\);", kernel.source
+    )
+    assert set(asked) == {(str(groups), str(4096 * 4 // groups))}
+    checked(kernel, "rms_norm", (1, 4096), "float32")
+
+
 def test_older_devices_have_no_prologue() -> None:
     text = built(*ONE[0], target=OLDER).source
     assert "tirx_reduce_begin" not in text

@@ -10,7 +10,7 @@ import pytest
 from tvm import relax, tirx, topi
 
 import tirx_reduce as tr
-from tests.faults import np_layer_norm, np_rms_norm, np_softmax, softmax
+from tests.faults import np_layer_norm, np_rms_norm, np_softmax, rms_norm, softmax
 from tests.functions import legalized, symbol, topi_func
 from tests.launch import TARGETS, Kernel, check, narrow, wide
 from tirx_reduce import facts
@@ -169,17 +169,18 @@ def test_each_interval_has_its_plan(target: str) -> None:
 def test_offsets_are_as_wide_as_the_rows_need(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One kernel up to as many rows as 32 bits can count elements of, one beyond; here that is ten rows."""
     monkeypatch.setattr(state, "SMALL", 3009)
-    kernel = Kernel(topi_func(softmax, ((symbol("n"), 300), "float32")), target)
+    shape, weights = ((symbol("n"), 300), "float32"), ((300,), "float32")
+    kernel = Kernel(topi_func(rms_norm(1e-5), shape, weights), target)
     assert state.small_rows(facts.read(kernel.func).facts.program) == 10
     names = []
     for rows in (9, 10, 11, 12):
-        x = drawn(rows, 300)
-        check(kernel.run(x)[0], np_softmax(wide(x)), columns=300)
+        x, w = drawn(rows, 300), drawn(300)
+        check(kernel.run(x, w)[0], np_rms_norm(wide(x), 1e-5) * wide(w), columns=300)
         names += kernel.emulation.kernels
     assert len(names) == 4
     assert names[0] == names[1] != names[2] == names[3]
-    # In the text as well, where the views that offsets go into have extents of symbols.
-    wide_offset = "((int64_t)((int)blockIdx.x))" if target == "cuda" else "((long)((int)blockIdx))"
+    # In the text as well, where the views that offsets go into have extents of symbols, or of 64 bits.
+    wide_offset = "((int64_t)((int)" if target == "cuda" else "((long)((int)"
     texts = [kernel.source[kernel.source.rindex(f" {name}(") :].split("\n}")[0] for name in names]
     assert [wide_offset in text for text in texts] == [False, False, True, True]
 
