@@ -68,7 +68,8 @@ def compute(k: Kernel, w: Walk, block: Block, t: Turn) -> None:
             general = general_offset(k, index, t) if index.stride is None else None
             if row.head is not None and out.wide(row) and not (k.plain or t.part.ends):
                 keep_whole(inside, results[i], k.kind)
-            copy_packet(inside, row, out, t.part, t.number, results[i], imm(0), store=True, offset=general)
+            with inside.when(row.valid) as there:
+                copy_packet(there, row, out, t.part, t.number, results[i], imm(0), store=True, offset=general)
 
 
 def _hold(k: Kernel, w: Walk, block: Block, t: Turn) -> None:

@@ -169,7 +169,7 @@ def _several(k: Kernel, walks: tuple[passes.Pass, ...], together: dict[int, Ride
         load_ahead(k, walks, vectors=True)
     once = k.ahead
     for number in range(k.candidate.rows):
-        next_row(k, begin + imm(number, k.index_dtype) if number else begin, once)
+        next_row(k, begin + imm(number, k.index_dtype) if number else begin, once, first=number == 0)
         _row(k, walks, together)
     return launched(k)
 

@@ -75,8 +75,7 @@ def walk_once(k: Kernel, plan: passes.Pass, riders: dict[int, Rider]) -> dict[in
             _chunk(k, w, loops, segment, rest, at, values, running, n)
     for part, at in left:
         _chunk(k, w, loops, part, part.count, at, values, running, n)
-    with k.block.when(k.valid) as guard:
-        guard.stmts.extend(loops.stmts)
+    k.block.stmts.extend(loops.stmts)
     own: dict[int, Any] = {}
     for i, each in running.items():
         own[i], later = each.found(k.block)

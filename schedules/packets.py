@@ -62,6 +62,8 @@ class Row:
     """The most that there are in any row."""
     packets: Any
     """Packets as TIR (int32)."""
+    valid: Any
+    """Whether there is such a row; None where there always is."""
     pairs: bool
     """Whether a packet that lies across two aligned ones may be taken from both."""
     index_dtype: str

@@ -28,7 +28,7 @@ from .collectives import combine, identity, register_dtype
 from .memory import from_memory, memory_dtype, to_memory
 from .packets import Stream
 from .state import Kernel, extent, symbol
-from .tir import cast, dtype_of, imm, load, translate
+from .tir import both, cast, dtype_of, imm, load, translate
 
 
 def leaf(k: Kernel, e: Expr) -> Any:
@@ -149,6 +149,6 @@ def row_outputs(k: Kernel, walk_: passes.Pass) -> None:
     first = tirx.EQ(k.lane, imm(0))
     if k.rank is not None:
         first = tirx.And(first, tirx.EQ(k.rank, imm(0)))
-    with k.block.when(first if k.valid is None else tirx.And(first, k.valid)) as guard:
+    with k.block.when(both(first, k.geometry.valid)) as guard:
         for each, value in written:
             guard.store(each.view, each.start, value)

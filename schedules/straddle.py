@@ -16,7 +16,7 @@ from tirx_reduce.program import item_bytes
 
 from .cluster import helper
 from .packets import Row, Segment, Stream, copy_packet, move
-from .tir import UNROLLED, Block, cast, imm, load
+from .tir import UNROLLED, Block, both, cast, imm, load
 
 _WORD = 4
 # Words are chosen by `__byte_perm`: of a choice by `?:` the compiler makes two moves, one of them predicated.
@@ -97,7 +97,9 @@ def load_round(
     With `later`, what the last line takes goes there, for `move_all`.
     """
     loaded: list[Loaded] = [] if later is None else later
-    with block.when(row.inside(part, number)) as inside:
+    loads = list(loads)
+    there = row.valid if any(x.stream.access.dense for x in loads) else None
+    with block.when(both(there, row.inside(part, number))) as inside:
         for x in loads:
             if part.ends or not straddles(row, x.stream):
                 copy_packet(inside, row, x.stream, part, number, x.local, x.at, store=False, offset=x.offset)

@@ -59,20 +59,28 @@ def cast(expr: Any, dtype: str) -> Any:
     return expr if dtype_of(expr) == dtype else tirx.Cast(dtype, expr)
 
 
+def both(one: Any | None, other: Any | None) -> Any | None:
+    """Whether two conditions hold, of which None always does."""
+    return tirx.And(one, other) if one is not None and other is not None else other if one is None else one
+
+
 def load(buffer: Any, *index: Any) -> Any:
     """One element of a buffer."""
     return tirx.BufferLoad(buffer, [imm(i) if isinstance(i, int) else i for i in index])
 
 
-def flat(param: Any, name: str, dtype: str, index_dtype: str = "int64") -> tuple[Any, Any]:
+def flat(param: Any, name: str, dtype: str, index_dtype: str | None = None) -> tuple[Any, Any]:
     """A one-dimensional view of a parameter as `dtype`, and the statement that declares it.
 
     TVM takes offsets in the dtype of the view's extent, where it knows no bound of them: that is `index_dtype`.
+    Without it an extent stays as it is.
     """
     numel: Any = imm(1, "int64")
     for extent in param.shape:
         numel = numel * extent
-    numel = cast(tvm.sym.Analyzer().simplify(numel), index_dtype)
+    numel = tvm.sym.Analyzer().simplify(numel)
+    if index_dtype is not None:
+        numel = cast(numel, index_dtype)
     view = tirx.decl_buffer((numel,), dtype, name=name, data=buffer_data(param))
     return view, tirx.DeclBuffer(view, data=buffer_data(param))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 from tvm import tirx
@@ -62,9 +62,9 @@ def walk_columns(k: Kernel, number: int, plan: passes.Pass, later: tuple[passes.
     row, loops = k.geometry, Block()
     segments = row.segments()
     begun = _begin(k, w, loops, segments)
-    if begun is not None and k.valid is None:
+    if begun is not None:
         # No compiler brings loads forward that stand under conditions.
-        load_ahead(k, later, into=loops)
+        load_ahead(k, later, into=loops, taken=w.loads)
         later = ()
     # What is left at the ends is computed last: nobody waits for it.
     left = [(part, fetch(k, w, loops, part, imm(0), part.count)) for part in row.ends()]
@@ -86,9 +86,7 @@ def walk_columns(k: Kernel, number: int, plan: passes.Pass, later: tuple[passes.
     if k.plain:
         k.block.add(tirx.AttrStmt(imm(0), "tirx_reduce.pass", imm(number), loops.stmt()))
     else:
-        # A program without a row reads nothing either: where an output is the input, its row's owner writes there.
-        with k.block.when(k.valid) as guard:
-            guard.stmts.extend(loops.stmts)
+        k.block.stmts.extend(loops.stmts)
     k.kept = w.keeps if plan.kept else k.kept
     load_ahead(k, later)
     return w
@@ -198,6 +196,7 @@ def load_ahead(
     vectors: bool = False,
     early: bool = False,
     into: Block | None = None,
+    taken: Container[Load] = (),
 ) -> None:
     """Load what only later walks read before the first collective, where that takes few registers.
 
@@ -213,13 +212,17 @@ def load_ahead(
         Before anything else is done, and so all that there is room for.
     into : Block, optional
         Where to load; what has to be moved in registers then is moved when it is needed, for a move waits for its load.
+    taken : container of Load
+        What is left out: the walk that is being written loads it itself, and would find it here before it is moved.
     """
     row = k.geometry
     if k.plain or row.fixed is None or (k.candidate.reuse == "reload" and not early):
         return
     loads = {ref: None for plan in later for ref in passes.column_loads(k.program, plan)}
     wanted = [
-        ref for ref in loads if ref not in k.ahead and ref not in k.kept and ref.index.stride is not None
+        ref
+        for ref in loads
+        if not (ref in k.ahead or ref in k.kept or ref in taken) and ref.index.stride is not None
     ]
     wanted = [ref for ref in wanted if not vectors or k.walks.is_vector(ref)]
     pays = early or vectors or k.short or k.cluster or len(wanted) == 1
@@ -229,11 +232,10 @@ def load_ahead(
     moves = None if into is None else k.moves
     for ref, source in sources.items():
         array = k.block.alloc("ahead", row.room, source.dtype)
-        with (into or k.block).when(k.valid) as inside:
-            for part in (*row.segments(), *row.ends()):
-                for turn in range(part.start, part.start + part.count):
-                    here = Wanted(source, array, row.slot(part, imm(turn), imm(0)))
-                    load_round(inside, row, part, row.number(imm(turn)), [here], moves)
+        for part in (*row.segments(), *row.ends()):
+            for turn in range(part.start, part.start + part.count):
+                here = Wanted(source, array, row.slot(part, imm(turn), imm(0)))
+                load_round(into or k.block, row, part, row.number(imm(turn)), [here], moves)
         k.ahead[ref] = array
 
 

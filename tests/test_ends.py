@@ -216,3 +216,19 @@ def test_a_short_launch_asks_for_weights_before_it_computes(shape: tuple[int, in
     )
     assert moves > body.rindex("__syncthreads()")
     assert all((at < first.start()) is (shape[0] == 5) for at in weights)
+
+
+@pytest.mark.parametrize("reuse", ["private", "shared"])
+@pytest.mark.parametrize("dtype", ["int32", "float32", "bfloat16"])
+def test_weights_of_two_walks_are_there_for_the_first(dtype: str, reuse: str) -> None:
+    """`x + b` is reduced and used again; of integers the CPU model has no value that stands for an empty register."""
+    x, b = te.placeholder((4, 2049), dtype, "x"), te.placeholder((2049,), dtype, "b")
+    k = te.reduce_axis((0, 2049), "k")
+    largest = te.compute((4,), lambda i: te.max(x[i, k] + b[k], axis=k))
+    out = te.compute((4, 2049), lambda i, j: x[i, j] + b[j] - largest[i])
+    candidate = Candidate(width=128, vector=4, reuse=reuse)
+    kernel = Kernel(te.create_prim_func([x, b, out]), "cuda", candidate)
+    rows = narrow(np.random.default_rng(1).integers(-9, 9, (4, 2049)), dtype)
+    weights = narrow(np.arange(2049) % 13, dtype)
+    total = wide(rows) + wide(weights)
+    assert np.array_equal(wide(kernel.run(rows, weights)[0]), total - total.max(1, keepdims=True))
