@@ -106,7 +106,9 @@ def wanted(shape: Shape, vector: int, limits: DeviceLimits) -> Candidate:
 
 
 def streamed(shape: Shape, vector: int, limits: DeviceLimits) -> Candidate | None:
-    """Resident clusters of two groups for a stream of long 16-bit rows with two weights; None for others.
+    """Resident clusters of two groups for a stream of long 16-bit rows of a LayerNorm with weight and bias, or alike.
+
+    None for others.
 
     The weights, as long as the row, are what such rows wait for, and here they stay in registers. A core holds one
     group: three halves of a row in shared memory, 32 elements of each a lane. With fewer rows than five a core the last

@@ -124,6 +124,10 @@ class _Needs:
     """Bytes of what is kept of one column, as it stands in memory."""
     kept_as_read: bool
     """Whether that is one element of a dense matrix, as it was read."""
+    dense: tuple[str, ...]
+    """Dtypes of the dense matrices that the first walk may read."""
+    exchanges: int
+    """Walks that end in a collective, at most."""
 
 
 def _needs(facts: RowFacts) -> _Needs:
@@ -135,13 +139,16 @@ def _needs(facts: RowFacts) -> _Needs:
     along = [(p, d, a) for p, d, a in accesses if a.stride == 1]
     # A vector over the columns alone is read in two packets, or in scalars, where a ragged row shifts it: no limit.
     matrices = [(p, a) for p, _, a in along if any(isinstance(e, RowIndex) for e in walk(a.row))]
-    kept = Walks(program).kept()
+    walks = Walks(program)
+    kept, first = walks.kept(), walks.roots[0] if walks.roots else ()
     return _Needs(
         narrowest=min((item_bytes(dtype) for _, dtype, _ in along), default=1),
         loose=tuple((names.get(p, f"parameter {p}"), a.align) for p, a in matrices if not a.dense),
         slot_bytes=sum(item_bytes(d) for r in program.reductions for d in r.dtypes),
         kept_bytes=sum(item_bytes(v.dtype) for v in kept),
         kept_as_read=len(kept) == 1 and isinstance(kept[0], Load) and kept[0].index.dense,
+        dense=tuple(e.dtype for e in dict.fromkeys(walk(*first)) if isinstance(e, Load) and e.index.dense),
+        exchanges=program.depth,
     )
 
 
@@ -317,12 +324,18 @@ def _resident_refusal(
         return f"resident: {candidate.reuse} with packing {candidate.packing}; needs private or shared, and packing 1"
     if facts.columns is None or facts.columns % candidate.vector:
         return f"resident: rows of {facts.columns or 'symbolic'} columns; needs a multiple of the vector"
-    row_bytes = needs.kept_bytes * _lane_slots(candidate, facts.columns)
+    slots = _lane_slots(candidate, facts.columns)
     if candidate.reuse == "shared":
-        return _shelves_refusal(candidate, facts.rows, row_bytes, needs, limits)
+        return _shelves_refusal(candidate, facts.rows, needs.kept_bytes * slots, needs, limits)
     if candidate.splits > 1:
         return f"resident: private rows over {candidate.splits} groups; needs shared, or a row in one group"
-    return _shared_refusal("resident", row_bytes, limits.opt_in_shared_bytes)
+    # Copied ahead are the matrices of one dtype whose packets are one copy each.
+    copied = [needs.dense.count(d) for d in needs.dense if item_bytes(d) * candidate.vector == VECTOR_BYTES]
+    if not copied:
+        return f"resident: no dense matrix with packets of {VECTOR_BYTES} bytes; copies take that many each"
+    subgroups = candidate.threads // limits.subgroup_size if candidate.width > limits.subgroup_size else 0
+    needed = max(copied) * VECTOR_BYTES // candidate.vector * slots + 2 * needs.slot_bytes * subgroups
+    return _shared_refusal("resident", needed, limits.opt_in_shared_bytes)
 
 
 def _shelves_refusal(
@@ -339,12 +352,12 @@ def _shelves_refusal(
         return (
             f"resident: {candidate.resident} groups in clusters of {candidate.splits}; needs whole clusters"
         )
-    # In a cluster every row has slots and a mailbox of its own, which a lane opens.
+    # In a cluster every row has slots and mailboxes of its own, one an exchange, which a lane opens.
     parts = candidate.threads // limits.subgroup_size * candidate.splits
     turns = 2 if candidate.splits == 1 else math.ceil(rows / (candidate.resident // candidate.splits))
     if turns > candidate.width:
         return f"resident: {turns} rows a cluster; needs as many lanes, which have {candidate.width}"
-    slots = turns * (parts * needs.slot_bytes + MAILBOX_BYTES)
+    slots = turns * (parts * needs.slot_bytes + needs.exchanges * MAILBOX_BYTES)
     if slots > limits.shared_bytes:
         return f"resident: {slots} bytes for the exchanges of {turns} rows; limit {limits.shared_bytes}"
     return _shared_refusal("resident", SHELVES * row_bytes + slots, limits.opt_in_shared_bytes)

@@ -247,7 +247,8 @@ def _check_launch(
     most = min(limits.shared_bytes, 49152)
     if static > most or static + dynamic > limits.shared_bytes:
         raise LimitExceeded(
-            f"{static + dynamic} bytes of threadgroup memory; "
-            f"{most if static > most else limits.shared_bytes} are allowed",
+            f"{static} bytes of threadgroup memory in the text; {most} are allowed"
+            if static > most
+            else f"{static + dynamic} bytes of threadgroup memory; {limits.shared_bytes} are allowed",
             **place,
         )
