@@ -34,7 +34,7 @@ from .exchange import (
 )
 from .merge import Rider, riders
 from .row_values import row_outputs
-from .state import Kernel, declare, first_row, launched, next_row, place, short_launch
+from .state import ANY_ROWS, Kernel, Rows, declare, first_row, launched, next_row, place, short_launch
 from .tir import Block, imm
 from .walks import load_ahead, walk_columns, widens
 
@@ -53,9 +53,7 @@ def emit(
     subgroup: int = 32,
     max_cluster: int = 1,
     plain: bool = False,
-    rows: int | None = None,
-    reach: int | None = None,
-    least: int = 1,
+    rows: Rows = ANY_ROWS,
 ) -> Any:
     """The statement that launches and runs `candidate`.
 
@@ -73,12 +71,8 @@ def emit(
         Groups that may form a cluster; where a row takes more, its groups exchange by way of global memory.
     plain : bool
         The captured form on which features are counted: every walk written out and marked.
-    rows : int, optional
-        Rows that the launch was planned for, at most; None where it may have any number.
-    reach : int, optional
-        Rows that it surely has, at most: `rows` where not said.
-    least : int
-        Rows that it has at least.
+    rows : Rows
+        What is known of their number.
     """
     program = arithmetic.prepare(program)
     shape = Walks(program)
@@ -101,9 +95,8 @@ def emit(
             kind=kind,
             subgroup=subgroup,
             plain=plain,
-            short=short_launch(candidate, rows),
-            reach=rows if reach is None else reach,
-            least=least,
+            short=short_launch(candidate, rows.planned),
+            rows=rows,
             cluster=clustered,
             workspace=workspace,
         )

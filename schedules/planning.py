@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import replace
 from math import prod
@@ -31,10 +30,10 @@ from tirx_reduce.values import (
     RowFacts,
 )
 
-from .kernel import emit
+from . import by_rows
 from .settings import Settings, settings
-from .state import short_launch, small_rows
-from .tir import function, imm
+from .state import short_launch
+from .tir import function
 
 # Row counts at which a symbolic launch is planned; between two that agree there is one kernel.
 BFLOAT16 = 80
@@ -293,67 +292,11 @@ def lower(func: tirx.PrimFunc, plan: GroupPlan) -> tirx.PrimFunc:
         raise ReduceError(
             f"the plan is for {plan.subject[:12]}, the function is {subject(reading.facts)[:12]}; needs its own plan"
         )
-    return _finish(func, _body(reading, plan), plan)
-
-
-def _body(reading: Any, plan: GroupPlan) -> Any:
-    facts: RowFacts = reading.facts
-    if facts.rows == 0:
-        return tirx.Evaluate(imm(0))
-    if facts.rows is not None:
-        return _kernel(reading, plan.candidate, plan.limits, plain=False, most=facts.rows)
-    rows = row_count(reading)
-    variants = plan.variants or (((1, None), plan),)
-    body: Any = None
-    small = small_rows(facts.program)
-    for (low, high), variant in variants:
-        kernel = _kernel(reading, variant.candidate, plan.limits, plain=False, most=high, least=low)
-        if high is None and low <= small < math.inf:
-            # Offsets of 64 bits take registers that cost a group a multiprocessor: only where rows are that many.
-            narrow = _kernel(
-                reading, variant.candidate, plan.limits, plain=False, reach=int(small), least=low
-            )
-            kernel = tirx.IfThenElse(tirx.LE(rows, imm(int(small), "int64")), narrow, kernel)
-        # A launch of no group is an error on both backends: below the first interval nothing runs.
-        body = tirx.IfThenElse(tirx.GE(rows, imm(low, "int64")), kernel, body)
-    return body
-
-
-def row_count(reading: Any) -> Any:
-    """The number of rows as a host expression."""
-    total: Any = imm(1, "int64")
-    for extent in reading.facts.program.rows:
-        value = imm(int(extent.value), "int64") if isinstance(extent, Const) else reading.extent(extent)
-        total = total * tirx.Cast("int64", value) if str(value.ty.dtype) != "int64" else total * value
-    return total
-
-
-def _kernel(
-    reading: Any,
-    candidate: Candidate,
-    limits: DeviceLimits,
-    plain: bool,
-    most: int | None = None,
-    reach: int | None = None,
-    least: int = 1,
-) -> Any:
-    return emit(
-        reading.facts.program,
-        list(reading.params),
-        dict(reading.symbols),
-        candidate,
-        kind=limits.kind,
-        subgroup=limits.subgroup_size,
-        max_cluster=limits.max_cluster,
-        plain=plain,
-        rows=most,
-        reach=reach,
-        least=least,
-    )
+    return _finish(func, by_rows.body(reading, plan), plan)
 
 
 def _lowered(reading: Any, candidate: Candidate, limits: DeviceLimits, plain: bool) -> tirx.PrimFunc:
-    return function(list(reading.params), _kernel(reading, candidate, limits, plain), {})
+    return function(list(reading.params), by_rows.kernel(reading, candidate, limits, plain=plain), {})
 
 
 def _finish(func: tirx.PrimFunc, body: Any, plan: GroupPlan) -> tirx.PrimFunc:

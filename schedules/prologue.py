@@ -21,8 +21,7 @@ from tirx_reduce.program import Const, Load, item_bytes
 from . import cluster
 from .memory import memory_dtype
 from .passes import Pass
-from .row_values import stream
-from .state import Kernel, first_row, loads_of, place, row_count
+from .state import Kernel, first_row, loads_of, row_count
 from .tir import Block, both, cast, imm, load
 from .walks import load_ahead
 
@@ -39,15 +38,9 @@ def open_launch(k: Kernel, *, followed: bool = False) -> None:
     With `followed` the next launch is of the same function, and may count on everything before this one.
     """
     inputs = loads_of(k.program)
-    # Where rows are fixed the compiler does as much of itself, and the text is better left alone.
-    addresses = k.short and not isinstance(row_count(k), tirx.IntImm)
-    if not addresses:
-        _say_reads(k, inputs)
+    _say_reads(k, inputs)
     if not followed:
         cluster.offer(k.block)
-    if addresses:
-        place(k, first_row(k))
-        _say_reads(k, inputs, addresses=True)
     first = tirx.EQ(k.lane, imm(0))
     if k.candidate.packing > 1:
         first = tirx.And(first, tirx.EQ(k.slot, imm(0)))
@@ -74,21 +67,9 @@ def follow(k: Kernel, walks: tuple[Pass, ...], *, followed: bool) -> None:
         cluster.offer(k.block)
 
 
-def _say_reads(k: Kernel, inputs: list[Load], *, addresses: bool = False) -> None:
-    """Name what the launch before may write; with `addresses`, where this lane begins to read it.
-
-    Then CUDA's compiler has that address ready when the wait ends: 0.03 µs of the shortest launches.
-    """
-    of_param: dict[int, Load] = {}
-    for e in inputs:
-        of_param.setdefault(e.param, e)
-    for param, e in of_param.items():
-        begin = imm(0)
-        if addresses and e.index.stride is not None:
-            row = k.geometry
-            part = (*row.segments(), *row.ends())[0]
-            begin = stream(k, param, e.index, e.dtype).offset(row, part, row.number(imm(0)), imm(0))
-        cluster.reads(k.block, _at(k, param, begin))
+def _say_reads(k: Kernel, inputs: list[Load]) -> None:
+    for param in dict.fromkeys(e.param for e in inputs):
+        cluster.reads(k.block, _at(k, param, imm(0)))
     for array in (a for arrays in k.workspace.values() for a in arrays):
         cluster.reads(k.block, tirx.address_of(load(array, 0)))
 
@@ -126,9 +107,9 @@ def _rows(k: Kernel, block: Block, loads: list[Load]) -> None:
                 _ask(k, among, loads, at, share)
         return
     inside: Any = None
-    if k.reach is None or k.reach // each * c.splits > early:
+    if k.rows.most is None or k.rows.most // each * c.splits > early:
         inside = tirx.LT(k.group, imm(early))
-    if each > 1 or c.resident:  # or every group has its rows
+    if (each > 1 and not k.rows.whole) or c.resident:  # or every group has its rows
         whole = tirx.LE((cast(k.group, it) + imm(1, it)) * imm(each, it), cast(rows, it))
         inside = both(inside, whole)
     with block.when(inside) as among:
@@ -147,7 +128,7 @@ def _vectors(k: Kernel, block: Block, loads: list[Load]) -> None:
         return
     columns, rows = int(k.program.columns.value), row_count(k)
     # A share of a group that never starts would be left out.
-    least = rows.value if isinstance(rows, tirx.IntImm) else k.least
+    least = rows.value if isinstance(rows, tirx.IntImm) else k.rows.least
     each = k.candidate.packing * k.candidate.rows
     groups = min(SHARES, max(1, -(-least // each) * k.candidate.splits))
     for e in loads:

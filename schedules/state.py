@@ -28,6 +28,23 @@ class Mixed:
     shared: Any
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """What is known of the number of rows of a launch."""
+
+    planned: int | None = None
+    """Rows that it was planned for, at most; None where it may have any number."""
+    most: int | None = None
+    """Rows that it surely has, at most; None likewise."""
+    least: int = 1
+    """Rows that it has at least."""
+    whole: bool = False
+    """They are a multiple of those that a group takes."""
+
+
+ANY_ROWS = Rows()
+
+
 @dataclass(slots=True, kw_only=True)
 class Kernel:
     """What is known while a device function is written; it lives no longer than `kernel.emit`."""
@@ -44,10 +61,8 @@ class Kernel:
     """Write the captured form, on which features are counted."""
     short: bool = False
     """The launch is over as soon as its first groups are."""
-    reach: int | None = None
-    """Rows that the launch has at most; None where it may have any number."""
-    least: int = 1
-    """Rows that it has at least."""
+    rows: Rows = ANY_ROWS
+    """What is known of their number."""
     cluster: bool = False
     """The groups of a row are a thread-block cluster and exchange partial results in shared memory."""
     workspace: dict[int, list[Any]] = field(default_factory=dict)
@@ -125,10 +140,14 @@ def small_rows(program: RowProgram) -> float:
 def declare(k: Kernel) -> None:
     """Flat views of all tensors."""
     small = small_rows(k.program)
-    k.index_dtype = "int32" if small == math.inf or (k.reach is not None and k.reach <= small) else "int64"
-    # Fixed extents stay of 64 bits. Where rows start anywhere, CUDA's compiler then gives a lane more registers, and
-    # brings more loads forward: 64 rows of 12289 columns took 1.3 times as long with 32.
-    extents = None if small == math.inf else k.index_dtype
+    k.index_dtype = (
+        "int32" if small == math.inf or (k.rows.most is not None and k.rows.most <= small) else "int64"
+    )
+    # Fixed extents stay of 64 bits, and so do all where rows start anywhere: CUDA's compiler then gives a lane more
+    # registers, and brings more loads forward. 64 rows of 12289 columns took 1.2 to 1.3 times as long with 32.
+    columns = k.program.columns
+    ragged = not isinstance(columns, Const) or int(columns.value) % k.candidate.vector > 0
+    extents = None if small == math.inf or ragged else k.index_dtype
     for tensor in k.program.tensors:
         dtype = memory_dtype(tensor.dtype, k.kind)
         view, declaration = flat(k.params[tensor.param], f"{tensor.name}_flat", dtype, extents)
@@ -154,7 +173,7 @@ def place(k: Kernel, row: Any, *, first: bool = True) -> None:
     c, it = k.candidate, k.index_dtype
     valid, rows = None, row_count(k)
     whole = isinstance(rows, tirx.IntImm) and rows.value % (c.packing * c.rows) == 0
-    if not whole and (c.packing > 1 or not first):
+    if not (whole or k.rows.whole) and (c.packing > 1 or not first):
         # A group's last programs may have no row: they go along to every barrier, and neither read nor write. (Where an
         # output is the input, the row's owner writes there.) What they compute of nothing stays with them.
         valid = None if k.plain else tirx.LT(row, cast(rows, it))
@@ -221,14 +240,11 @@ def _reads_dense(program: RowProgram) -> bool:
 
 def row_count(k: Kernel) -> Any:
     """The number of rows as TIR, an int32 literal where it is fixed."""
-    fixed = prod(int(e.value) for e in k.program.rows if isinstance(e, Const))
-    if all(isinstance(e, Const) for e in k.program.rows):
-        return imm(fixed, "int32")
-    total: Any = imm(fixed, "int64")
+    total: Any = imm(prod(int(e.value) for e in k.program.rows if isinstance(e, Const)), "int64")
     for e in k.program.rows:
         if not isinstance(e, Const):
             total = total * cast(extent(k, e), "int64")
-    return total
+    return imm(int(total.value), "int32") if isinstance(total, tirx.IntImm) else total
 
 
 def extent(k: Kernel, e: Expr) -> Any:

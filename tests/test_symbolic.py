@@ -14,6 +14,7 @@ from tests.faults import np_layer_norm, np_rms_norm, np_softmax, rms_norm, softm
 from tests.functions import legalized, symbol, topi_func
 from tests.launch import TARGETS, Kernel, check, narrow, wide
 from tirx_reduce import facts
+from tirx_reduce.bench.workloads import get_workload
 from tirx_reduce.schedules import lower, plan, state
 from tirx_reduce.schedules.planning import ROW_COUNTS
 from tirx_reduce.values import Candidate
@@ -149,7 +150,8 @@ def test_each_interval_has_its_plan(target: str) -> None:
     p = plan(f, target, policy=ByRows())
     assert [(i, v.width) for i, v in p.variants] == [((1, 64), 128), ((65, None), 32)]
     text = lower(f, p).script()
-    assert text.count('"threadIdx.x", 128') == 1
+    # One for any number of rows, one for one row.
+    assert text.count('"threadIdx.x", 128') == 2
     # The last interval has no end: a second kernel for offsets of 64 bits.
     assert text.count('"threadIdx.x", 32') == 2
     from tirx_reduce import emulator
@@ -183,6 +185,43 @@ def test_offsets_are_as_wide_as_the_rows_need(target: str, monkeypatch: pytest.M
     wide_offset = "((int64_t)((int)" if target == "cuda" else "((long)((int)"
     texts = [kernel.source[kernel.source.rindex(f" {name}(") :].split("\n}")[0] for name in names]
     assert [wide_offset in text for text in texts] == [False, False, True, True]
+
+
+@BOTH
+@pytest.mark.parametrize("op", ["rms_norm", "layer_norm", "softmax"])
+def test_one_row_has_the_kernel_of_a_fixed_row(op: str, target: str) -> None:
+    workload, splits = get_workload(op), 4 if target == "cuda" else 1
+    candidate = Candidate(width=128, vector=4, reuse="private", splits=splits)
+    open_, fixed = (
+        Kernel(workload.func((1, 4096), "float32", symbolic_rows=s), target, candidate) for s in (True, False)
+    )
+    inputs = workload.inputs((1, 4096), "float32")
+    assert workload.verify(tuple(open_.run(*inputs)), inputs).ok
+    fixed.run(*inputs)
+
+    def body(kernel: Kernel) -> str:
+        (name,) = kernel.emulation.kernels
+        at = kernel.source.rindex(f" {name}(")
+        return kernel.source[kernel.source.index("{\n", at) :].split("\n}")[0]
+
+    assert body(open_) == body(fixed)
+
+
+@BOTH
+@pytest.mark.parametrize("how", [{"packing": 4}, {"rows": 2}], ids=["packing", "rows"])
+def test_full_groups_have_no_guards(how: dict[str, int], target: str) -> None:
+    """Two axes of rows, both open: their product is what counts."""
+    shape = ((symbol("b"), symbol("s"), 40), "float32")
+    kernel = Kernel(topi_func(softmax, shape), target, Candidate(width=32, reuse="private", **how))
+    names = []
+    for rows in ((1, 1), (2, 4), (1, 4), (3, 1), (1, 5)):
+        x = drawn(*rows, 40)
+        check(kernel.run(x)[0], np_softmax(wide(x)), columns=40)
+        names += kernel.emulation.kernels
+    one, full, again, few, more = names
+    assert full == again != few == more != one != full
+    texts = [kernel.source[kernel.source.rindex(f" {n}(") :].split("\n}")[0] for n in (one, full, few)]
+    assert ["min(" in text for text in texts] == [False, False, True]
 
 
 def test_small_rows_of_what_is_not_counted_by_rows() -> None:
