@@ -12,13 +12,13 @@ from tvm.tirx import compilation_pipeline
 
 from tirx_reduce import compat
 from tirx_reduce.device import limits_for
-from tirx_reduce.errors import Unsupported
+from tirx_reduce.errors import ReduceError, Unsupported
 from tirx_reduce.values import DeviceLimits
 
 from .addresses import check_addresses
-from .planning import MAPPING, as_target, lower, plan_with
+from .planning import KIND, MAPPING, as_target, lower, plan_with
 from .rule import gpu_function, is_scheduled, name_of, scheduling_pass, stock_rules
-from .settings import current, settings, using
+from .settings import Settings, current, settings, using
 
 NAME = "tirx_reduce"
 log = logging.getLogger(NAME)
@@ -108,7 +108,7 @@ def tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], Any], Callable[[], 
 
 def schedule_all(mod: tvm.IRModule) -> tvm.IRModule:
     """Ours first, then TVM's own default rules for GPU functions that are still without threads."""
-    mod = scheduling_pass(current())(mod)
+    mod = scheduling_pass(*current())(mod)
     for var, func in mod.functions_items():
         if not gpu_function(func):
             continue
@@ -141,7 +141,7 @@ def relax_pipeline() -> tvm.transform.Pass:
         ]
         for number, each in enumerate(passes):
             if isinstance(each, tvm.transform.Pass) and each.info.name == "ApplyDefaultSchedule":
-                passes.insert(number, scheduling_pass(current()))
+                passes.insert(number, scheduling_pass(*current()))
                 break
         return tvm.transform.Sequential(passes)(mod)
 
@@ -157,17 +157,33 @@ def register() -> None:
 
 
 def build(mod: Any, target: Any) -> tvm.runtime.Executable:
-    """Build functions that are scheduled already, ours through our own passes."""
+    """Build functions that are scheduled already, ours through our own passes.
+
+    Raises
+    ------
+    ReduceError
+        `mod` is no PrimFunc and no IRModule, or holds a function that was lowered for another target kind.
+    """
     register()
-    return tvm.compile(_module(mod), as_target(target), tir_pipeline=NAME)
+    target = as_target(target)
+    return tvm.compile(_module(mod, target), target, tir_pipeline=NAME)
 
 
-def _module(mod: Any) -> tvm.IRModule:
-    """A PrimFunc as a module of its own."""
-    if not isinstance(mod, tirx.PrimFunc):
-        return mod
-    name = name_of(mod)
-    return tvm.IRModule({name: mod.with_attr("global_symbol", name)})
+def _module(mod: Any, target: tvm.target.Target) -> tvm.IRModule:
+    """`mod`, a PrimFunc as a module of its own, where all that is lowered in it is for `target`."""
+    if isinstance(mod, tirx.PrimFunc):
+        name = name_of(mod)
+        mod = tvm.IRModule({name: mod.with_attr("global_symbol", name)})
+    if not isinstance(mod, tvm.IRModule):
+        raise ReduceError(f"the module is of type {type(mod).__name__}; needs a PrimFunc or an IRModule")
+    for var, func in mod.functions_items():
+        kind = func.attrs.get(KIND) if func.attrs else None
+        if kind is not None and kind != target.kind.name:
+            raise ReduceError(
+                f"{var.name_hint} was lowered for {kind}, the target is {target.kind.name}; "
+                f"needs target {kind}, or the function lowered with a plan for {target.kind.name}"
+            )
+    return mod
 
 
 def compile(
@@ -180,6 +196,10 @@ def compile(
     fallback: bool = True,
 ) -> tvm.runtime.Executable:
     """Plan, lower and build every row reduction of a module; the rest goes to TVM.
+
+    What is no row reduction is declined and built by TVM's own rules. So is a function in whose planning
+    something went wrong, such as an error in the policy: a warning of the logger `tirx_reduce` names it.
+    Where TVM fails on what was declined, notes on its exception say so, with name and reason.
 
     Parameters
     ----------
@@ -204,24 +224,35 @@ def compile(
     # A target or device that does not fit is the caller's mistake, not one function's.
     limits_for(target, None, limits)
     register()
-    mod = _module(mod)
-    is_relax = any(isinstance(f, relax.Function) for _, f in mod.functions_items())
-    if not fallback and not is_relax:
-        mod = tvm.IRModule(
-            {
-                g: lower(f, plan_with(f, target, how)) if _schedulable(f) else f
-                for g, f in mod.functions_items()
-            },
-            attrs=mod.attrs,
-        )
-    with using(how):
-        if not is_relax:
-            return tvm.compile(mod, target, tir_pipeline=NAME)
-        if fallback:
-            return tvm.compile(mod, target, relax_pipeline=NAME, tir_pipeline=NAME)
+    mod = _module(mod, target)
+    pipelines = {"tir_pipeline": NAME}
+    if _is_relax(mod):
+        pipelines["relax_pipeline"] = NAME
+    if not fallback:
+        mod = _all_lowered(mod, target, how)
+    with using(how) as declined:
+        try:
+            return tvm.compile(mod, target, **pipelines)
+        except Exception as error:
+            for name, reason in dict.fromkeys(declined):
+                error.add_note(f"tirx-reduce had declined {name}: {reason}")
+            raise
+
+
+def _all_lowered(mod: tvm.IRModule, target: tvm.target.Target, how: Settings) -> tvm.IRModule:
+    """`mod` with every PrimFunc that nobody has scheduled lowered; none may be declined."""
+    if _is_relax(mod):
         raise Unsupported(
             "fallback=False with a Relax module; needs PrimFuncs, since a whole model holds other operators"
         )
+    return tvm.IRModule(
+        {g: lower(f, plan_with(f, target, how)) if _schedulable(f) else f for g, f in mod.functions_items()},
+        attrs=mod.attrs,
+    )
+
+
+def _is_relax(mod: tvm.IRModule) -> bool:
+    return any(isinstance(f, relax.Function) for _, f in mod.functions_items())
 
 
 def _schedulable(func: Any) -> bool:

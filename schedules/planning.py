@@ -304,11 +304,14 @@ def _finish(func: tirx.PrimFunc, body: Any, plan: GroupPlan) -> tirx.PrimFunc:
     attrs["tirx.is_scheduled"] = True
     attrs["tirx.noalias"] = True
     attrs[MAPPING] = describe(plan.candidate) if not plan.variants else "by row count"
+    attrs[KIND] = plan.target_kind
     return function(list(func.params), body, attrs)
 
 
 MAPPING = "tirx_reduce.mapping"
 """Attribute of the functions that we emit: the mapping in words. Our pipeline knows them by it."""
+KIND = "tirx_reduce.kind"
+"""Attribute of the functions that we emit: the target kind, for which alone they can be built."""
 
 
 def describe(candidate: Candidate) -> str:

@@ -1,8 +1,12 @@
-"""Our hooks into TVM's scheduling: a dlight rule and a module pass. They decline with a reason and never raise."""
+"""Our hooks into TVM's scheduling: a dlight rule and a module pass. They decline with a reason and never raise.
+
+What is no row reduction is told to the logger `tirx_reduce` at INFO, what went wrong at WARNING.
+"""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -10,23 +14,34 @@ from tvm import s_tir, tirx
 from tvm.s_tir import dlight as dl
 
 from tirx_reduce import compat
-from tirx_reduce.errors import ReduceError
+from tirx_reduce.errors import ReduceError, Unsupported
 from tirx_reduce.values import DeviceLimits
 
 from .planning import lower, plan_with
-from .settings import Settings, settings
+from .settings import Declined, Settings, settings
 
 log = logging.getLogger("tirx_reduce")
 
 
-def schedule(func: tirx.PrimFunc, target: tvm.target.Target, how: Settings) -> tirx.PrimFunc | str:
-    """The scheduled function, or the reason why it is declined."""
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a function is left to TVM."""
+
+    reason: str
+    fault: bool
+    """Something went wrong in us, the policy or its calibration; the function may well be a row reduction."""
+
+
+def schedule(func: tirx.PrimFunc, target: tvm.target.Target, how: Settings) -> tirx.PrimFunc | Refusal:
+    """The scheduled function, or why it is left to TVM."""
     try:
         return lower(func, plan_with(func, target, how))
-    except ReduceError as declined:
-        return str(declined)
+    except Unsupported as declined:
+        return Refusal(str(declined), fault=False)
+    except ReduceError as mistake:
+        return Refusal(str(mistake), fault=True)
     except Exception as fault:
-        return f"internal: {type(fault).__name__}: {fault}"
+        return Refusal(f"internal: {type(fault).__name__}: {fault}", fault=True)
 
 
 class RowReduction(dl.gpu.base.GPUScheduleRule):
@@ -40,7 +55,8 @@ class RowReduction(dl.gpu.base.GPUScheduleRule):
     Raises
     ------
     UnknownPolicy, BadCalibration
-        In the constructor. `apply` never raises; the reasons of what it declined are in `declined`.
+        In the constructor. `apply` never raises; the reasons of what it declined are in `declined`, and
+        what went wrong in planning is logged as a warning.
     """
 
     def __init__(
@@ -52,7 +68,7 @@ class RowReduction(dl.gpu.base.GPUScheduleRule):
     ) -> None:
         super().__init__()
         self._how = settings(policy, calibration, limits, device)
-        self.declined: list[tuple[str, str]] = []
+        self.declined: Declined = []
         """Name and reason of every function that was declined."""
 
     def apply(self, func: tirx.PrimFunc, target: tvm.target.Target, _: bool) -> s_tir.Schedule | None:
@@ -60,8 +76,8 @@ class RowReduction(dl.gpu.base.GPUScheduleRule):
         if not isinstance(func, tirx.PrimFunc) or target.kind.name not in ("metal", "cuda"):
             return None
         out = schedule(func, target, self._how)
-        if isinstance(out, str):
-            _decline(self.declined, name_of(func), out)
+        if isinstance(out, Refusal):
+            _decline(self.declined, name_of(func), out, self._how)
             return None
         return s_tir.Schedule(out)
 
@@ -71,16 +87,22 @@ def name_of(func: tirx.PrimFunc) -> str:
     return str(func.attrs["global_symbol"]) if func.attrs and "global_symbol" in func.attrs else "main"
 
 
-def _decline(declined: list[tuple[str, str]], name: str, reason: str) -> None:
-    declined.append((name, reason))
-    log.info("%s is left to TVM: %s", name, reason)
+def _decline(declined: Declined, name: str, why: Refusal, how: Settings) -> None:
+    declined.append((name, why.reason))
+    if why.fault:
+        log.warning(
+            "%s is left to TVM, since planning by policy %r failed: %s", name, how.selection.name, why.reason
+        )
+        return
+    log.info("%s is left to TVM: %s", name, why.reason)
 
 
 @tvm.transform.module_pass(opt_level=0, name="tirx_reduce.ScheduleReductions")
 class ScheduleReductions:
     """An IRModule pass that schedules every row reduction and leaves the rest as it is.
 
-    The target is the function's own, else `Target.current()`. The input module is not changed.
+    The target is the function's own, else `Target.current()`. The input module is not changed. Names and
+    reasons of what is declined are in `declined`; what went wrong in planning is logged as a warning.
 
     Parameters
     ----------
@@ -101,24 +123,24 @@ class ScheduleReductions:
         device: Any = None,
     ) -> None:
         self._how = settings(policy, calibration, limits, device)
-        self.declined: list[tuple[str, str]] = []
+        self.declined: Declined = []
 
     def transform_module(self, mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
         """A new module."""
         return schedule_module(mod, self._how, self.declined)
 
 
-def scheduling_pass(how: Settings) -> tvm.transform.Pass:
-    """`ScheduleReductions` with settings that are checked already."""
+def scheduling_pass(how: Settings, declined: Declined) -> tvm.transform.Pass:
+    """`ScheduleReductions` with settings that are checked already; it adds to `declined`."""
 
     @tvm.transform.module_pass(opt_level=0, name="tirx_reduce.ScheduleReductions")
     def _pass(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-        return schedule_module(mod, how, [])
+        return schedule_module(mod, how, declined)
 
     return _pass
 
 
-def schedule_module(mod: tvm.IRModule, how: Settings, declined: list[tuple[str, str]]) -> tvm.IRModule:
+def schedule_module(mod: tvm.IRModule, how: Settings, declined: Declined) -> tvm.IRModule:
     """`mod` with its row reductions scheduled, as a new module."""
     out = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs)
     for var, func in mod.functions_items():
@@ -126,8 +148,8 @@ def schedule_module(mod: tvm.IRModule, how: Settings, declined: list[tuple[str, 
         if target is None or is_scheduled(func):
             continue
         scheduled = schedule(func, target, how)
-        if isinstance(scheduled, str):
-            _decline(declined, str(var.name_hint), scheduled)
+        if isinstance(scheduled, Refusal):
+            _decline(declined, str(var.name_hint), scheduled, how)
             continue
         out[var] = scheduled
     return out

@@ -35,20 +35,23 @@ def settings(
     return Settings(selection=resolve(policy, calibration), limits=limits, device=device)
 
 
-_current: ContextVar[Settings | None] = ContextVar("tirx_reduce.settings", default=None)
+Declined = list[tuple[str, str]]
+"""Name and reason of every function that was declined."""
+_current: ContextVar[tuple[Settings, Declined] | None] = ContextVar("tirx_reduce.settings", default=None)
 
 
-def current() -> Settings:
-    """The settings of the innermost `use`, else the defaults."""
-    return _current.get() or settings()
+def current() -> tuple[Settings, Declined]:
+    """The settings of the innermost `use`, else the defaults; and the list of what is declined under them."""
+    return _current.get() or (settings(), [])
 
 
 @contextmanager
-def using(how: Settings) -> Iterator[None]:
-    """`use`, with settings that are checked already."""
-    token = _current.set(how)
+def using(how: Settings) -> Iterator[Declined]:
+    """`use`, with settings that are checked already; gives the list of what is declined inside of it."""
+    declined: Declined = []
+    token = _current.set((how, declined))
     try:
-        yield
+        yield declined
     finally:
         _current.reset(token)
 

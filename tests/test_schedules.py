@@ -129,6 +129,57 @@ def test_the_rule_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rule.declined == [("softmax", "internal: KeyError: 'a fault of ours'")]
 
 
+class Broken:
+    """A policy that returns a number where an estimate is asked for."""
+
+    name = "broken"
+
+    def reduction_cost(self, *_: Any) -> Any:
+        return 1.0
+
+
+def test_what_went_wrong_is_a_warning_and_a_decline_is_none(caplog: pytest.LogCaptureFixture) -> None:
+    mod = _legalized()
+    with as_target("metal"), caplog.at_level("INFO", logger="tirx_reduce"):
+        scheduling: Any = tr.ScheduleReductions(policy=Broken())
+        scheduling(mod)
+    said = {r.getMessage(): r.levelname for r in caplog.records}
+    wrong = next(text for text in said if text.startswith("softmax is left to TVM"))
+    assert "planning by policy 'broken' failed: policy 'broken' returned 1.0; needs a CostEstimate" in wrong
+    assert said[wrong] == "WARNING"
+    assert [level for text, level in said.items() if text.startswith("add is left to TVM")] == ["INFO"]
+
+
+def test_a_failed_compile_says_what_was_declined(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> Any:
+        raise ValueError("TVM's own rules do not take it")
+
+    monkeypatch.setattr("tirx_reduce.schedules.building.stock_rules", fails)
+    func = next(f for v, f in _legalized().functions_items() if v.name_hint == "add")
+    with pytest.raises(ValueError, match="TVM's own rules") as failed:
+        tr.compile(func.with_attr("global_symbol", "add"), "metal")
+    (note,) = failed.value.__notes__
+    assert re.match(r"tirx-reduce had declined add: .+ without a reduction.*; needs ", note)
+
+
+def test_a_kernel_is_built_for_its_own_target_kind_only() -> None:
+    func = get_workload("softmax").func((4, 64))
+    lowered = tr.lower(func, tr.plan(func, "cuda"))
+    wrong = "softmax was lowered for cuda, the target is metal; needs target cuda"
+    with pytest.raises(ReduceError, match=wrong):
+        tr.compile(lowered, "metal")
+    x = np.zeros((4, 64), "float32")
+    with pytest.raises(ReduceError, match=wrong):
+        tr.emulate(lowered, x, x.copy(), target="metal")
+    tr.compile(lowered, CUDA)
+
+
+@pytest.mark.parametrize("nothing", [None, "softmax"])
+def test_only_functions_and_modules_compile(nothing: Any) -> None:
+    with pytest.raises(ReduceError, match=r"is of type \w+; needs a PrimFunc or an IRModule"):
+        tr.compile(nothing, "cuda")
+
+
 @pytest.mark.parametrize("kind", TARGETS)
 def test_the_pass_leaves_its_input_alone(kind: str) -> None:
     mod = _legalized()
