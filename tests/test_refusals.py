@@ -462,8 +462,27 @@ def test_scheduled_is_left_alone() -> None:
 
 
 def test_not_a_primfunc() -> None:
-    with pytest.raises(Unsupported, match="a str; needs a PrimFunc"):
+    with pytest.raises(Unsupported, match=r"^func is of type str; needs a PrimFunc$"):
         facts.analyze("softmax")
+    mod = tvm.IRModule({"main": get_workload("softmax").func((4, 8))})
+    with pytest.raises(
+        Unsupported, match=r"^func is of type IRModule; needs a PrimFunc, such as mod\['main'\]$"
+    ):
+        tr.plan(mod, "cuda")
+
+
+@pytest.mark.parametrize(
+    ("shape", "seen"),
+    [
+        ((2**31, 64), "2147483648 rows"),
+        ((2**16, 2**15, 64), "2147483648 rows"),
+        ((4, 2**33), "8589934592 columns"),
+    ],
+)
+def test_rows_and_columns_are_counted_in_32_bits(shape: tuple[int, ...], seen: str) -> None:
+    with pytest.raises(Unsupported, match=rf"^{seen}; needs fewer than 2\^31$"):
+        tr.plan(get_workload("softmax").func(shape), "cuda")
+    tr.plan(get_workload("softmax").func((2**31 - 1, 64)), "cuda")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from .facts_exprs import Mismatch, Reader
 from .facts_index import Scope
 from .facts_owner import stored_at
 from .facts_reduce import Reductions, row_space
-from .facts_shape import check_payload, summary
+from .facts_shape import check_payload, check_sizes, summary
 from .facts_space import ZERO, int64
 from .program import Const, Expr, Op, Output, RowProgram, Scalar, Sym, Tensor
 from .values import RowFacts
@@ -119,7 +119,9 @@ def _read(func: Any) -> Reading:
     if not program.reductions:
         raise Unsupported("no output that depends on a reduction; needs at least one")
     check_payload(reader, program, reductions.products)
-    return Reading(facts=summary(program), symbols=dict(reader.symbols), params=tuple(reader.params))
+    found = summary(program)
+    check_sizes(found)
+    return Reading(facts=found, symbols=dict(reader.symbols), params=tuple(reader.params))
 
 
 def _tensors(reader: Reader, written: Mapping[Any, Any]) -> tuple[Tensor, ...]:

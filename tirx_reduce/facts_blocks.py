@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from tvm import tirx
+from tvm import IRModule, tirx
 
 from . import compat
 from .errors import Unsupported
@@ -78,7 +78,8 @@ def read_blocks(func: Any) -> Body:
         If the function is scheduled, or is not a sequence of plain loops over plain blocks.
     """
     if not isinstance(func, compat.PrimFunc):
-        raise Unsupported(f"a {type(func).__name__}; needs a PrimFunc")
+        one = ", such as mod['main']" if isinstance(func, IRModule) else ""
+        raise Unsupported(f"func is of type {type(func).__name__}; needs a PrimFunc{one}")
     if func.attrs is not None and func.attrs.get("tirx.is_scheduled"):
         raise Unsupported("a function marked tirx.is_scheduled; needs one that no rule has scheduled")
     walker = _Walker()

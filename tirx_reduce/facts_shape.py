@@ -47,6 +47,17 @@ def check_payload(reader: Reader, program: RowProgram, products: Sequence[Reduct
             )
 
 
+FIRST_TOO_MANY = 2**31
+"""Rows and columns are counted in 32 bits on the device; offsets into tensors are not."""
+
+
+def check_sizes(facts: RowFacts) -> None:
+    """Decline more rows, or more columns of a row, than a kernel counts."""
+    for what, count in (("rows", facts.rows), ("columns", facts.columns)):
+        if count is not None and count >= FIRST_TOO_MANY:
+            raise Unsupported(f"{count} {what}; needs fewer than 2^31")
+
+
 def _owned(reader: Reader, load: Load) -> bool:
     """Whether every row reads elements of its own through `load`, column by column."""
     if load.index.dense:
