@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, fields, replace
+from math import prod
 from typing import Any
 
 from tirx_reduce.bench.shapes import Shape, limit_rows, row_count, shape_text
 from tirx_reduce.bench.workloads import Verdict, Workload
+from tirx_reduce.errors import ReduceError
 from tirx_reduce.values import GroupPlan
 
 AFFORDABLE_ELEMENTS = 1 << 18
 """Elements of one operand that the CPU model goes through in seconds."""
 MOST_ROWS = 64
+MOST_ELEMENTS = 1 << 24
+"""Elements of one operand that the CPU model can hold: with results and reference a softmax takes 2 GiB (measured)."""
 METAL_WORDS = (
     "emitted MSL executed on a CPU model of Metal; not compiled by Apple's compiler, not run on a GPU"
 )
@@ -39,9 +43,21 @@ class Execution:
 
 
 def affordable(shape: Shape, rows_limit: int | None) -> Shape:
-    """The rows that the CPU model can go through in seconds: at least one, at most 64, or `rows_limit`."""
+    """The rows that the CPU model can go through in seconds: at least one, at most 64, or `rows_limit`.
+
+    Raises
+    ------
+    ReduceError
+        They hold more than 2^24 elements: rows can be cut, columns cannot.
+    """
     rows = rows_limit or max(1, min(MOST_ROWS, AFFORDABLE_ELEMENTS // shape[-1]))
-    return limit_rows(shape, rows)
+    cut = limit_rows(shape, rows)
+    if prod(cut) > MOST_ELEMENTS:
+        raise ReduceError(
+            f"{row_count(cut)} rows of {cut[-1]} columns on the CPU model; "
+            f"needs at most {MOST_ELEMENTS} elements, or a GPU"
+        )
+    return cut
 
 
 def run_on_gpu(

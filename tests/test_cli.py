@@ -133,6 +133,10 @@ BAD = [
         "tirx-reduce run: error: argument --rows-limit: '0' is not read; needs a whole number of 1 or more\n",
     ),
     (
+        ("run", "softmax", "1x2147483647", "--cpu-model"),
+        "tirx-reduce run: error: 1 rows of 2147483647 columns on the CPU model; needs at most 16777216 elements, ",
+    ),
+    (
         ("emulate", "softmax", "4x8", "--orders", "sideways"),
         "tirx-reduce emulate: error: order 'sideways' is not known; needs some of forward, reverse, random\n",
     ),
