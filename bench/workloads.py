@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -139,10 +138,8 @@ class Workload:
         if not shape or (len(shape) < 2 and (symbolic_rows or any(o.axes == "last2" for o in self.operands))):
             raise ReduceError(f"{self.name} has shape {shape_text(shape)!r}; needs at least two axes")
         for extent in shape[1:] if symbolic_rows else shape:
-            if not isinstance(extent, Integral) or extent < 0:
-                raise ReduceError(
-                    f"{self.name} has an extent of {extent!r}; needs whole numbers of 0 or more"
-                )
+            if extent < 0:
+                raise ReduceError(f"{self.name} has an extent of {extent!r}; needs 0 or more")
         if not symbolic_rows:
             return _build(self, tuple(shape), dtype)
         from tvm import tirx

@@ -144,7 +144,7 @@ def test_unknown_names_are_answered_with_the_known() -> None:
         get_workload("softmax").func((2, 4), "int32")
     with pytest.raises(ReduceError, match=r"^masked_softmax has shape '4'; needs at least two axes$"):
         get_workload("masked_softmax").func((4,))
-    with pytest.raises(ReduceError, match=r"^softmax has an extent of -1; needs whole numbers of 0 or more$"):
+    with pytest.raises(ReduceError, match=r"^softmax has an extent of -1; needs 0 or more$"):
         get_workload("softmax").func((-1, 100))
 
 
