@@ -45,9 +45,7 @@ def _subject(parser: argparse.ArgumentParser, *, optional: bool = False) -> None
         "plan, explain and show also take a PrimFunc or an IRModule",
     )
     parser.add_argument("shape", nargs="?", help="extents, the reduced one last: 768x6144, 4x32x128x64")
-    parser.add_argument(
-        "--dtype", default="float32", help="float32, float16, bfloat16 (default: %(default)s)"
-    )
+    parser.add_argument("--dtype", help="of an operator: float32, float16, bfloat16 (default: float32)")
 
 
 def _target(parser: argparse.ArgumentParser) -> None:

@@ -34,27 +34,31 @@ class Subject:
         if self.workload is None or self.shape is None or self.dtype is None:
             raise ReduceError(
                 f"{self.label} is a PrimFunc without inputs and reference; "
-                "needs an operator or a Workload to run (plan, explain and show take it as it is)"
+                "needs an operator or a Workload to run (docs/extend.md shows one), or tr.emulate "
+                "with arrays of yours; plan, explain and show take it as it is"
             )
         return self.workload, self.shape, self.dtype
 
 
-def read_subjects(name: str, shape: str | None, dtype: str) -> tuple[Subject, ...]:
-    """Everything that `name` stands for: one operator, or each PrimFunc of a module.
+def read_subjects(name: str, shape: str | None, dtype: str | None) -> tuple[Subject, ...]:
+    """Everything that `name` stands for: one operator (float32 by default), or each PrimFunc of a module.
 
     Raises
     ------
     ReduceError
-        An operator is unknown, a shape is missing or not read, or a file does not hold what it should.
+        An operator is unknown, a shape is missing or not read, a file does not hold what it should, or a
+        PrimFunc, which has both, is given a shape or a dtype.
     """
-    dtype = dtype_name(dtype)
+    wanted = dtype_name(dtype or "float32")
     if ":" not in name:
-        return (_of_workload(get_workload(name), shape, dtype),)
+        return (_of_workload(get_workload(name), shape, wanted),)
     found = _load(name)
     if isinstance(found, Workload):
-        return (_of_workload(found, shape, dtype),)
+        return (_of_workload(found, shape, wanted),)
     if shape is not None:
         raise ReduceError(f"{name} has its shape in the PrimFunc; needs no shape {shape!r}")
+    if dtype is not None:
+        raise ReduceError(f"{name} has its dtypes in the PrimFunc; needs no --dtype {dtype}")
     return _of_tvm(name, found)
 
 
@@ -84,7 +88,7 @@ def _of_tvm(name: str, found: Any) -> tuple[Subject, ...]:
             return tuple(Subject(label=f"{name}.{k}", func=functions[k]) for k in sorted(functions))
         raise ReduceError(f"{name} is an IRModule without PrimFuncs; needs LegalizeOps and FuseTIR first")
     raise ReduceError(
-        f"{name} is a {type(found).__name__}; "
+        f"{name} is of type {type(found).__name__}; "
         "needs a PrimFunc, an IRModule, a Workload, or a function that gives one"
     )
 
