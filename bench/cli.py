@@ -53,13 +53,13 @@ def build_parser() -> argparse.ArgumentParser:
         )
         verb.add_arguments(sub)
         cli_arguments.add_common(sub)
-        sub.set_defaults(handler=verb.handler)
+        sub.set_defaults(handler=verb.handler, parser=sub)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    args = build_parser().parse_args(argv)
+    args = _parsed(build_parser(), argv)
     module, function = args.handler.split(":")
     try:
         # Imported here, so that `--help` stays quick.
@@ -73,6 +73,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader has gone (`| head`): what is left to flush goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.filename is None:
+            raise
+        return _refuse(
+            args, ReduceError(f"{str(error.filename)!r}: {error.strerror}; needs a path that can be used so")
+        )
+
+
+def _parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """The arguments; what is left over is told by the verb's own parser, whose help lists what it takes."""
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        args.parser.error(f"unknown arguments: {' '.join(unknown)}; needs those of {args.parser.prog} --help")
+    return args
 
 
 def _refuse(args: argparse.Namespace, error: ReduceError) -> int:

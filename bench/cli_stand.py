@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -39,6 +40,19 @@ def find_target(args: argparse.Namespace) -> Any:
     raise ReduceError("no Metal or CUDA device answers here; needs one, or --rpc, or --stand-in for a trial")
 
 
+def flags_of(args: argparse.Namespace, calibrated: bool) -> str:
+    """The options that name the stand, and the calibration where it counts: the next command needs them again."""
+    names = ["target", "rpc", "key", "device_name", "commit"] + ["calibration"] * calibrated
+    given = {name: getattr(args, name) for name in names}
+    words = [w for name, value in given.items() if value is not None for w in (_flag(name), str(value))]
+    words += [_flag(name) for name in ("stand_in", "dirty") if getattr(args, name)]
+    return "".join(f" {shlex.quote(word)}" for word in words)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 @contextmanager
 def stand_of(args: argparse.Namespace) -> Iterator[Any]:
     """The stand that the arguments name; its builds are thrown away unless `--scratch` names a folder.
@@ -67,7 +81,7 @@ def _remote(args: argparse.Namespace, folder: Path, dirty: bool | None) -> Any:
 
     for name in ("key", "device_name"):
         if getattr(args, name) is None:
-            raise ReduceError(f"--rpc without --{name.replace('_', '-')}; needs both --key and --device-name")
+            raise ReduceError(f"--rpc without {_flag(name)}; needs both --key and --device-name")
     # As it was named: a tag's own host is the far side's, and its host code is built for that.
     named = json.loads(args.target) if args.target.lstrip().startswith("{") else args.target
     return rpc_stand(

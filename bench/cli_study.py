@@ -62,8 +62,16 @@ def search(args: argparse.Namespace) -> int:
         print(json.dumps({"records": str(out), "trials": len(found), **counts}))
     else:
         print(f"{out}: {len(found)} trials, " + ", ".join(f"{n} {s}" for s, n in counts.items()))
-        print(f"next: tirx-reduce fit {out} --out calibration.json")
+        print(_after_search(out, found))
     return 0 if counts["measured"] else 1
+
+
+def _after_search(out: Path, found: Sequence[dict[str, Any]]) -> str:
+    """The command that comes next, or why there is none."""
+    if any(t["status"] == "measured" for t in found):
+        return f"next: tirx-reduce fit {out} --out calibration.json"
+    reasons = [t["reason"] for t in found if t.get("reason")]
+    return f"nothing to fit; the first reason: {reasons[0]}" if reasons else "nothing to fit"
 
 
 def fit(args: argparse.Namespace) -> int:
@@ -136,7 +144,7 @@ def replay(args: argparse.Namespace) -> int:
     if summary:
         print("\n".join(summary_lines(summary, style_of(args))))
     if after:
-        print(f"next: tirx-reduce replay {after} {records}")
+        print(f"next: tirx-reduce replay {after} {records}{stands.flags_of(args, after == 'run')}")
     return 0
 
 
@@ -269,6 +277,7 @@ def report(args: argparse.Namespace) -> int:
         raise ReduceError(f"{folders[0]!r} is a folder beside other records; needs one folder, or files")
     text = study_report(Path(folders[0])) if folders else tables([existing(r) for r in args.records])
     if args.out is not None:
+        Path(args.out).parent.mkdir(parents=True, exist_ok=True)
         Path(args.out).write_text(text.rstrip("\n") + "\n", encoding="utf-8")
     if args.json:
         print(json.dumps({"file": args.out, "markdown": text}))

@@ -241,6 +241,7 @@ def write(profile: Profile, path: Path | str) -> Path:
         if not isinstance(there, tuple):
             raise BadCalibration(f"{str(path)!r} holds bare coefficients; needs a calibration file")
         kept = tuple(p for p in there if p.label != profile.label)
+    path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(path.name + ".part")
     scratch.write_text(dumps((*kept, profile)), encoding="utf-8")
     scratch.replace(path)

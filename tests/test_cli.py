@@ -149,6 +149,10 @@ BAD = [
         ("doctor", "--calibration", "gone.json"),
         "tirx-reduce doctor: error: calibration 'gone.json' is not there; ",
     ),
+    (
+        ("plan", "softmax", "4x8", "--top", "3"),
+        "tirx-reduce plan: error: unknown arguments: --top 3; needs those of tirx-reduce plan --help\n",
+    ),
     (("jump",), "tirx-reduce: error: argument VERB: invalid choice: 'jump' (choose from "),
     ((), "tirx-reduce: error: the following arguments are required: VERB\n"),
 ]
@@ -214,10 +218,17 @@ def test_files_of_ones_own(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     for argv, message in (
         (
             ("run", f"{file}:rows"),
-            "is a PrimFunc without inputs and reference; needs an operator or a Workload",
+            "is a PrimFunc without inputs and reference; needs an operator or a Workload to run (docs/extend.md",
+        ),
+        (
+            ("explain", f"{file}:rows", "--dtype", "float16"),
+            "has its dtypes in the PrimFunc; needs no --dtype float16",
         ),
         (("plan", f"{file}:both"), "2 PrimFuncs ("),
-        (("plan", f"{file}:number"), "is a int; needs a PrimFunc, an IRModule, a Workload, or a function"),
+        (
+            ("plan", f"{file}:number"),
+            "is of type int; needs a PrimFunc, an IRModule, a Workload, or a function",
+        ),
         (
             ("plan", f"{file}:none"),
             "holds no 'none' (it holds: both, get_workload, made, number, rows, tvm, workload)",

@@ -50,6 +50,39 @@ def test_a_finished_search_measures_nothing_again(made: Path, capsys: pytest.Cap
     assert (made / "search.jsonl").read_bytes() == before
 
 
+def test_a_path_that_cannot_be_used_is_one_line(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records = str(made / "search.jsonl")
+    (made / "file").touch()
+    for argv in (
+        ("fit", records, "--out", str(made / "file" / "x.json")),
+        ("study", "--out", str(made / "file" / "x"), *STAND),
+    ):
+        status, out, err = call(capsys, *argv)
+        assert (status, out) == (2, "")
+        assert err.startswith(f"tirx-reduce {argv[0]}: error: '{made / 'file'}")
+        assert err.endswith("; needs a path that can be used so\n")
+        assert err.count("\n") == 1
+    assert call(capsys, "fit", records, "--out", str(made / "new" / "folder" / "x.json"))[0] == 0
+
+
+def test_a_search_that_measured_nothing_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "search.jsonl"
+    argv = ("search", "--out", str(out), *STAND, *QUICK, *COHORT, "4x96", "--widths", "33", "--no-winners")
+    status, said, _ = call(capsys, *argv)
+    assert status == 1
+    assert said.splitlines()[-1].startswith("nothing to fit; the first reason: width: 33 lanes; needs ")
+
+
+def test_the_next_command_has_what_it_needs(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records, calibration = str(made / "next.jsonl"), str(made / "calibration.json")
+    phase = ["replay", "collect", records, "--rounds", "1", "--no-torch", *COHORT, "5x64"]
+    _, said, _ = call(capsys, *phase, "--calibration", calibration, *STAND, *QUICK)
+    assert said.splitlines()[-1] == f"next: tirx-reduce replay freeze {records} --target cuda --stand-in"
+    _, said, _ = call(capsys, "replay", "freeze", records, "--calibration", calibration, *STAND)
+    ran = f"next: tirx-reduce replay run {records} --target cuda --calibration {calibration} --stand-in"
+    assert said.splitlines()[-1] == ran
+
+
 def test_replay_in_its_three_phases(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     records, calibration = str(made / "replay.jsonl"), str(made / "calibration.json")
     tail = ("--calibration", calibration, *STAND, *QUICK, "--json")
