@@ -214,17 +214,18 @@ def select(
             "TVM": profile.tvm_version,
         }
         wrong = [
-            f"{key} {have[key]!r} is not {'known' if wanted[key] is None else repr(wanted[key])}"
+            f"{key} {have[key]!r} "
+            + ("where none answers here" if wanted[key] is None else f"in place of {wanted[key]!r}")
             for key in have
             if have[key] != wanted[key]
         ]
         if not wrong:
             return profile
-        misfits.append(f"({profile.label}): " + ", ".join(wrong))
+        misfits.append(f"that of ({profile.label}) has " + " and ".join(wrong))
         if device is None and len(wrong) == 1:
             named = named or profile.device
     seen = "; ".join(misfits) if misfits else "the calibration holds no profile"
-    asked = f"{target_kind}, {device or 'unknown device'}, {dtype}, TVM {tvm_version}"
+    asked = f"{target_kind}, {device or 'no device'}, {dtype}, TVM {tvm_version}"
     # Where no device answers, one of them may be meant all the same.
     name = (
         f"name the device to plan for it from here: --device {named!r}, device= in Python; or "

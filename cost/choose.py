@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from tirx_reduce.cost.analytic import Analytic
 from tirx_reduce.cost.features import features as demand
-from tirx_reduce.cost.policy import Policy
+from tirx_reduce.cost.policy import Policy, is_number
 from tirx_reduce.errors import BadEstimate, Unsupported
 from tirx_reduce.values import REUSES, Candidate, CostEstimate, DeviceLimits, FamilyCounts, Features, Verdict
 
@@ -67,8 +67,7 @@ def choose(
             continue
         offers.append((_checked(policy, candidate, features, limits), candidate, features))
     if not offers:
-        reasons = "; ".join(dict.fromkeys(reason for _, reason in turned_down)) or "none was offered"
-        raise Unsupported(f"no candidate is left ({reasons}); needs one that is legal and considered")
+        raise _nothing_left(turned_down, limits)
     units = sorted({estimate.unit for estimate, _, _ in offers})
     if len(units) > 1:
         raise BadEstimate(f"policy {policy.name!r} mixed units {', '.join(units)}; needs one")
@@ -84,6 +83,18 @@ def choose(
         features=features,
         losers=(*((c, e) for e, c, _ in offers[1:]), *turned_down),
         extrapolated=bool(extrapolates(winner)),
+    )
+
+
+def _nothing_left(turned_down: list[tuple[Candidate, str]], limits: DeviceLimits) -> Unsupported:
+    if not turned_down:
+        return Unsupported(
+            f"no candidate has at most {limits.max_threads} threads a group; "
+            f"needs limits of a whole subgroup ({limits.subgroup_size}) or more"
+        )
+    reasons = "; ".join(dict.fromkeys(reason for _, reason in turned_down))
+    return Unsupported(
+        f"no candidate is left ({reasons}); needs a function within these limits, or a policy that considers more"
     )
 
 
@@ -148,18 +159,16 @@ def _order(candidate: Candidate) -> tuple[int, ...]:
     return (candidate.width, REUSES.index(candidate.reuse), *rest)
 
 
+_LEAST = {"local": 0.0, "launch": 0.0, "kernel_score": math.ulp(0.0)}
+
+
 def _checked(policy: Policy, candidate: Candidate, features: Features, limits: DeviceLimits) -> CostEstimate:
     estimate: Any = policy.reduction_cost(candidate, features, limits)
     if not isinstance(estimate, CostEstimate):
         raise BadEstimate(f"policy {policy.name!r} returned {estimate!r}; needs a CostEstimate")
-    for name, least in (("local", 0.0), ("launch", 0.0), ("kernel_score", math.ulp(0.0))):
+    for name, least in _LEAST.items():
         value: Any = getattr(estimate, name)
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-            or value < least
-        ):
+        if not is_number(value) or not math.isfinite(value) or value < least:
             wanted = "finite and positive" if least else "finite and 0 or more"
             raise BadEstimate(
                 f"policy {policy.name!r}: {name} {value!r} for width {candidate.width}, {candidate.reuse}; "
@@ -167,4 +176,9 @@ def _checked(policy: Policy, candidate: Candidate, features: Features, limits: D
             )
     if not isinstance(estimate.unit, str) or not estimate.unit:
         raise BadEstimate(f"policy {policy.name!r}: unit {estimate.unit!r}; needs a text")
-    return estimate
+    prices: dict[str, Any] = {name: getattr(estimate, name) for name in _LEAST}
+    if all(isinstance(value, int | float) for value in prices.values()):
+        return estimate
+    # Plans are written as JSON, which does not know NumPy's numbers.
+    prices = {name: float(value) for name, value in prices.items()}
+    return replace(estimate, **prices)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from numbers import Real
 from typing import Any, Protocol, runtime_checkable
 
 from tirx_reduce.errors import BadEstimate, ReduceError
@@ -10,6 +12,7 @@ from tirx_reduce.values import Candidate, CostEstimate, DeviceLimits, Features
 
 LEGACY_GROUPS = 64
 """Programs that the older solver took for one wave, whatever the device."""
+NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 ROUNDS = "rounds"
 """Unit of prices that are no times: issue rounds of one lane."""
 
@@ -52,12 +55,17 @@ class LocalScore:
     def reduction_cost(self, candidate: Candidate, features: Features, limits: DeviceLimits) -> CostEstimate:
         """Price by the local score and the older prior."""
         local = self.inner.reduction_score(candidate, features, limits)
-        if isinstance(local, bool) or not isinstance(local, int | float):
+        if not is_number(local):
             raise BadEstimate(f"policy {self.name!r} scored {local!r}; needs a number")
         launch = older_prior(features)
         return CostEstimate(
             local=float(local), launch=float(launch), kernel_score=float(local) * launch, unit=ROUNDS
         )
+
+
+def is_number(value: Any) -> bool:
+    """Whether a policy may return it as a price: a real number of Python or NumPy."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def older_prior(features: Features) -> int:
@@ -71,12 +79,14 @@ def as_policy(policy: Any) -> Policy:
     Raises
     ------
     ReduceError
-        It has no name, or neither hook.
+        It has no name, one that is not lower-kebab, or neither hook.
     """
     if isinstance(policy, type):
         raise ReduceError(f"policy {policy.__name__} is a class; needs an instance of it")
     if not isinstance(getattr(policy, "name", None), str):
         raise ReduceError(f"policy {policy!r} has no name; needs a str `name`")
+    if not NAME.fullmatch(policy.name):
+        raise ReduceError(f"policy name {policy.name!r}; needs lower-kebab, such as 'my-policy'")
     if callable(getattr(policy, "reduction_cost", None)):
         return policy
     if callable(getattr(policy, "reduction_score", None)):

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import re
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from tirx_reduce.cost.policy import Policy, as_policy
-from tirx_reduce.errors import DuplicatePolicy, ReduceError, UnknownPolicy
+from tirx_reduce.errors import DuplicatePolicy, UnknownPolicy
 
 GROUP = "tirx_reduce.policies"
 """Entry-point group that installed packages name their policies in."""
-NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 BUILT_IN = {
     "analytic": "analytic:Analytic",
     "service": "service:Service",
@@ -36,8 +34,6 @@ def register_policy(policy: Any) -> Any:
     """
     wrapped = as_policy(policy)
     name = policy.name
-    if not NAME.fullmatch(name):
-        raise ReduceError(f"policy name {name!r}; needs lower-kebab, such as 'my-policy'")
     taken = _origin(name)
     if taken is not None:
         raise DuplicatePolicy(f"policy {name!r} of {_describe(policy)} is already that of {taken}")

@@ -41,11 +41,11 @@ def test_missing_and_unknown_keys_are_named() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("target_kind", "metal", "target kind 'cuda' is not 'metal'"),
-        ("device", "Other GPU", "device 'Test GPU' is not 'Other GPU'"),
-        ("device", None, "device 'Test GPU' is not known"),
-        ("dtype", "float16", "dtype 'float32' is not 'float16'"),
-        ("tvm_version", "0.28.0", "TVM '0.27.0' is not '0.28.0'"),
+        ("target_kind", "metal", "target kind 'cuda' in place of 'metal'"),
+        ("device", "Other GPU", "device 'Test GPU' in place of 'Other GPU'"),
+        ("device", None, "device 'Test GPU' where none answers here"),
+        ("dtype", "float16", "dtype 'float32' in place of 'float16'"),
+        ("tvm_version", "0.28.0", "TVM '0.27.0' in place of '0.28.0'"),
     ],
 )
 def test_a_profile_of_something_else_is_refused(field: str, value: Any, message: str) -> None:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -297,6 +298,16 @@ def test_local_and_launch_must_be_finite_too(field: str) -> None:
         decide(Bad(), "softmax", 37, 1537)
 
 
+def test_prices_may_be_numbers_of_numpy() -> None:
+    class Counted(Flat):
+        def reduction_cost(self, candidate: Any, features: Any, limits: Any) -> CostEstimate:
+            return CostEstimate(np.float32(3), np.int64(1), np.float32(candidate.width), "points")  # type: ignore[arg-type]
+
+    found = decide(Counted(), "softmax", 37, 1537).estimate
+    assert found == CostEstimate(local=3.0, launch=1.0, kernel_score=32.0, unit="points")
+    assert {type(v) for v in (found.local, found.launch, found.kernel_score)} == {float}
+
+
 def test_mixed_units_are_refused() -> None:
     class Mixed(Flat):
         def reduction_cost(self, candidate: Any, features: Any, limits: Any) -> CostEstimate:
@@ -311,6 +322,10 @@ def test_no_candidate_left_says_why() -> None:
     refused = [(Candidate(width=64), "group: too wide")]
     with pytest.raises(Unsupported, match="group: too wide"):
         cost.choose(Flat(), [], LIMITS, refused)
+    with pytest.raises(
+        Unsupported, match=r"at most 1 threads a group; needs limits of a whole subgroup \(32\)"
+    ):
+        cost.choose(Flat(), [], replace(LIMITS, max_threads=1))
 
 
 def test_refusals_keep_their_reasons() -> None:
@@ -326,6 +341,8 @@ def test_objects_that_are_no_policies_are_refused() -> None:
         cost.as_policy(Flat)
     with pytest.raises(ReduceError, match="has no reduction_cost"):
         cost.as_policy(type("Nameonly", (), {"name": "x"})())
+    with pytest.raises(ReduceError, match=r"^policy name ''; needs lower-kebab"):
+        cost.as_policy(Flat(name=""))
 
 
 def test_an_object_that_came_with_its_calibration_keeps_it() -> None:
