@@ -12,7 +12,7 @@ from tvm.tirx import compilation_pipeline
 
 from tirx_reduce import compat
 from tirx_reduce.device import limits_for
-from tirx_reduce.errors import ReduceError, Unsupported
+from tirx_reduce.errors import ReduceError, Unsupported, check_type
 from tirx_reduce.values import DeviceLimits
 
 from .addresses import check_addresses
@@ -174,8 +174,7 @@ def _module(mod: Any, target: tvm.target.Target) -> tvm.IRModule:
     if isinstance(mod, tirx.PrimFunc):
         name = name_of(mod)
         mod = tvm.IRModule({name: mod.with_attr("global_symbol", name)})
-    if not isinstance(mod, tvm.IRModule):
-        raise ReduceError(f"the module is of type {type(mod).__name__}; needs a PrimFunc or an IRModule")
+    check_type("mod", mod, tvm.IRModule, "a PrimFunc or an IRModule")
     for var, func in mod.functions_items():
         kind = func.attrs.get(KIND) if func.attrs else None
         if kind is not None and kind != target.kind.name:

@@ -16,7 +16,7 @@ from tirx_reduce.candidates import enumerate_candidates, refusal, widest_vector
 from tirx_reduce.cost import Policy, decide, features
 from tirx_reduce.describe import digest
 from tirx_reduce.device import device_name, limits_for
-from tirx_reduce.errors import ReduceError, Unsupported
+from tirx_reduce.errors import ReduceError, Unsupported, check_type
 from tirx_reduce.facts_count import count
 from tirx_reduce.facts_keep import Walks
 from tirx_reduce.program import Const
@@ -285,14 +285,25 @@ def lower(func: tirx.PrimFunc, plan: GroupPlan) -> tirx.PrimFunc:
     Unsupported
         The function is no row reduction.
     ReduceError
-        The plan was made for another function.
+        The plan was made for another function, or is none.
     """
+    check_type("plan", plan, GroupPlan, "a GroupPlan, as tr.plan gives it")
     reading = reader.read(func)
-    if plan.subject and plan.subject != subject(reading.facts):
-        raise ReduceError(
-            f"the plan is for {plan.subject[:12]}, the function is {subject(reading.facts)[:12]}; needs its own plan"
-        )
+    _check_subject(plan, reading.facts)
     return _finish(func, by_rows.body(reading, plan), plan)
+
+
+def _check_subject(plan: GroupPlan, facts: RowFacts) -> None:
+    found = subject(facts)
+    if plan.subject in ("", found):
+        return
+    rows, columns = facts.rows or "symbolic", facts.columns or "symbolic"
+    raise ReduceError(
+        f"the plan is for {plan.features.rows} rows of {plan.features.columns} columns ({plan.subject[:12]}), "
+        f"the function has {rows} rows of {columns} ({found[:12]}); needs its own plan"
+    )
+
+
 
 
 def _lowered(reading: Any, candidate: Candidate, limits: DeviceLimits, plain: bool) -> tirx.PrimFunc:

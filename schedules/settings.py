@@ -8,7 +8,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+import tvm
+
 from tirx_reduce.cost import Selection, resolve
+from tirx_reduce.errors import check_type
 from tirx_reduce.values import DeviceLimits
 
 
@@ -21,6 +24,12 @@ class Settings:
     device: Any = None
     """A profile's device name, a `tvm.runtime.Device`, or None for device 0 of the target."""
 
+    def __post_init__(self) -> None:
+        if self.limits is not None:
+            check_type("limits", self.limits, DeviceLimits, "a DeviceLimits")
+        if self.device is not None:
+            check_type("device", self.device, (str, tvm.runtime.Device), "a name or a tvm.runtime.Device")
+
 
 def settings(
     policy: Any = "analytic", calibration: Any = None, limits: DeviceLimits | None = None, device: Any = None
@@ -29,7 +38,7 @@ def settings(
 
     Raises
     ------
-    UnknownPolicy, BadCalibration
+    UnknownPolicy, BadCalibration, ReduceError
         At once, where they are named.
     """
     return Settings(selection=resolve(policy, calibration), limits=limits, device=device)

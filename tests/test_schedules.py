@@ -30,6 +30,7 @@ OPERATORS = ("softmax", "rms_norm", "layer_norm")
 SHAPES = (*TRAINING_SHAPES, *HELD_OUT_SHAPES)
 CUDA = {"kind": "cuda", "arch": "sm_90"}
 TARGETS = {"metal": "metal", "cuda": CUDA}
+WRONG: Any = 5
 WIDTHS = (64, 96, 256, 416, 1024)
 MOST_PRIVATE = 64
 
@@ -229,8 +230,28 @@ def test_mistakes_show_where_they_are_made() -> None:
     with pytest.raises(ReduceError, match="needs one that TVM knows"):
         tr.plan(func, "no-such-target")
     plan = tr.plan(func, "metal")
-    with pytest.raises(ReduceError, match="needs its own plan"):
+    seen = (
+        r"^the plan is for 4 rows of 64 columns \(\w+\), the function has 4 rows of 65 \(\w+\); needs its own"
+    )
+    with pytest.raises(ReduceError, match=seen):
         tr.lower(get_workload("softmax").func((4, 65)), plan)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda f: tr.plan(f, "cuda", limits=WRONG), "limits is of type int; needs a DeviceLimits"),
+        (lambda f: tr.use(limits=WRONG).__enter__(), "limits is of type int; needs a DeviceLimits"),
+        (
+            lambda f: tr.plan(f, "cuda", device=WRONG),
+            "device is of type int; needs a name or a tvm.runtime.Device",
+        ),
+        (lambda f: tr.lower(f, WRONG), "plan is of type int; needs a GroupPlan, as tr.plan gives it"),
+    ],
+)
+def test_arguments_of_another_type(call: Any, text: str) -> None:
+    with pytest.raises(ReduceError, match=f"^{re.escape(text)}$"):
+        call(get_workload("softmax").func((4, 64)))
 
 
 def test_without_fallback_the_first_declined_function_raises() -> None:

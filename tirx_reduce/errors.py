@@ -1,5 +1,9 @@
 """Every error of ours: what was seen, and what is needed."""
 
+from __future__ import annotations
+
+from typing import Any
+
 
 class ReduceError(Exception):
     """Base of every error that tirx-reduce raises."""
@@ -7,6 +11,14 @@ class ReduceError(Exception):
 
 class Unsupported(ReduceError):
     """A function, dtype, shape or candidate is declined; the text says what was seen and what is needed."""
+
+
+def check_type(
+    what: str, value: Any, kinds: type | tuple[type, ...], needs: str, error: type[ReduceError] = ReduceError
+) -> None:
+    """Refuse a value of another type than `kinds`, as `error`."""
+    if not isinstance(value, kinds):
+        raise error(f"{what} is of type {type(value).__name__}; needs {needs}")
 
 
 class BadCalibration(ReduceError):

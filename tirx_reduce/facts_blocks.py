@@ -13,7 +13,7 @@ from typing import Any
 from tvm import IRModule, tirx
 
 from . import compat
-from .errors import Unsupported
+from .errors import Unsupported, check_type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +77,8 @@ def read_blocks(func: Any) -> Body:
     Unsupported
         If the function is scheduled, or is not a sequence of plain loops over plain blocks.
     """
-    if not isinstance(func, compat.PrimFunc):
-        one = ", such as mod['main']" if isinstance(func, IRModule) else ""
-        raise Unsupported(f"func is of type {type(func).__name__}; needs a PrimFunc{one}")
+    one = ", such as mod['main']" if isinstance(func, IRModule) else ""
+    check_type("func", func, compat.PrimFunc, f"a PrimFunc{one}", Unsupported)
     if func.attrs is not None and func.attrs.get("tirx.is_scheduled"):
         raise Unsupported("a function marked tirx.is_scheduled; needs one that no rule has scheduled")
     walker = _Walker()

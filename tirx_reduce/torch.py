@@ -11,7 +11,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError as _absent:
+    _absent.add_note('Torch is optional; needs: pip install "tirx-reduce[torch]"')
+    raise
 
 from .bench.workloads import Workload, get_workload
 from .errors import ReduceError
