@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import tvm
 
+import tirx_reduce as tr
 from tests.emulator_functions import copy_rows, host_only, two_kernels
 from tirx_reduce import emulator
+from tirx_reduce.bench.workloads import get_workload
 
 KINDS = ("metal", "cuda")
 
@@ -74,6 +76,55 @@ def test_host_refusals_are_errors_of_ours(kind: str) -> None:
     both = np.ones((12, 64), np.float32)
     with pytest.raises(emulator.EmulatorError, match="overlap"):
         emulator.emulate(executable, both[:8], both[4:])
+
+
+def test_a_refusal_says_what_was_given() -> None:
+    executable = tvm.compile(copy_rows("float32"), target("metal"))
+    x, y = np.ones((8, 65), np.float32), np.zeros((8, 64), np.float32)
+    with pytest.raises(emulator.EmulatorError, match=r"; it was given float32\[8, 65\], float32\[8, 64\]$"):
+        emulator.emulate(executable, x, y)
+
+
+@pytest.mark.parametrize("outputs", [None, [1]])
+def test_a_read_only_output_is_refused_before_any_is_written(outputs: Any) -> None:
+    executable = tvm.compile(two_kernels(), target("metal"))
+    x, y = np.ones((8, 100), np.float32), np.zeros(8, np.float32)
+    y.flags.writeable = False
+    with pytest.raises(emulator.EmulatorError, match="argument 1 is read-only, and an output; needs"):
+        emulator.emulate(executable, x, y, 2.0, outputs=outputs)
+    x.flags.writeable, fine = False, np.zeros(8, np.float32)
+    emulator.emulate(executable, x, fine, 2.0, outputs=outputs)
+    assert fine.all()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"outputs": 1}, r"outputs is 1; needs positions among the 2 arguments, from 0"),
+        ({"outputs": [7]}, r"outputs is \[7\]; needs positions among the 2 arguments, from 0"),
+        ({"outputs": ["y"]}, r"outputs is \['y'\]; needs positions"),
+        ({"seed": "a"}, "seed is of type str; needs an int"),
+        ({"limits": 3}, "limits is of type int; needs Limits or DeviceLimits"),
+    ],
+)
+def test_options_of_another_type(options: dict[str, Any], text: str) -> None:
+    executable = tvm.compile(copy_rows("float32"), target("metal"))
+    x, y = np.ones((8, 64), np.float32), np.zeros((8, 64), np.float32)
+    with pytest.raises(emulator.EmulatorError, match=f"^{text}"):
+        emulator.emulate(executable, x, y, **options)
+
+
+@pytest.mark.parametrize("nothing", [None, 3, tvm.IRModule({})])
+def test_what_cannot_be_run_is_refused(nothing: Any) -> None:
+    with pytest.raises(emulator.EmulatorError, match=r"is of type \w+; needs what tr.compile returned"):
+        emulator.emulate(nothing)
+
+
+def test_no_rows_at_all_launch_nothing() -> None:
+    executable = tr.compile(get_workload("softmax").func((0, 64)), "metal")
+    x = np.zeros((0, 64), np.float32)
+    with pytest.raises(emulator.UnsupportedSource, match="and rows"):
+        tr.emulate(executable, x, x.copy())
 
 
 def test_device_stays_absent() -> None:

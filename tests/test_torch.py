@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -11,6 +13,12 @@ torch = pytest.importorskip("torch")
 from tirx_reduce import torch as tt  # noqa: E402 - Torch is optional
 from tirx_reduce.bench.workloads import Workload, get_workload  # noqa: E402
 from tirx_reduce.errors import ReduceError  # noqa: E402
+
+
+def test_without_torch_the_way_to_get_it_is_said() -> None:
+    code = "import sys\nsys.modules['torch'] = None\nimport tirx_reduce.torch"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.rstrip().endswith('Torch is optional; needs: pip install "tirx-reduce[torch]"')
 
 
 def test_a_cpu_tensor_is_refused_before_anything_is_built() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tirx_reduce.errors import check_type
 from tirx_reduce.values import DeviceLimits
 
 from .abi import RawCounters
+from .errors import EmulatorError
 
 SPACES = ("device", "threadgroup", "thread", "constant")
 
@@ -23,8 +25,14 @@ class Limits:
     """Loads and stores of one launch; beyond it a kernel counts as endless."""
 
 
-def limits_of(given: Limits | DeviceLimits | None, kind: str) -> Limits:
-    """What was passed as limits; None: an Apple GPU, or compute capability 9.0 (227 KiB of shared memory)."""
+def limits_of(given: Any, kind: str) -> Limits:
+    """What was passed as limits; None: an Apple GPU, or compute capability 9.0 (227 KiB of shared memory).
+
+    Raises
+    ------
+    EmulatorError
+        They are of another type.
+    """
     if given is None:
         return Limits() if kind == "metal" else Limits(shared_bytes=232448, max_arguments=1024)
     if isinstance(given, DeviceLimits):
@@ -33,7 +41,9 @@ def limits_of(given: Limits | DeviceLimits | None, kind: str) -> Limits:
             shared_bytes=max(given.shared_bytes, given.opt_in_shared_bytes),
             max_arguments=given.max_arguments,
         )
-    return given
+    check_type("limits", given, Limits, "Limits or DeviceLimits", EmulatorError)
+    limits: Limits = given
+    return limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

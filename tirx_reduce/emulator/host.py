@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,10 @@ def emulate(
     """
     executable, entry = _executable(executable_or_func, target, entry)
     module = getattr(executable, "mod", executable)
+    if not hasattr(module, "imports"):
+        raise EmulatorError(
+            f"what to run is of type {type(module).__name__}; needs what tr.compile returned, or a PrimFunc"
+        )
     host, device = _modules(module)
     kind = str(device.kind)
     text = device.inspect_source()
@@ -130,7 +134,8 @@ def _modules(module: Any) -> tuple[Any, Any]:
                 seen.append(imported)
     if not found:
         raise UnsupportedSource(
-            "the module has no Metal or CUDA kernels; was the function scheduled for a GPU?"
+            "the module has no Metal or CUDA kernels; needs a function that was scheduled for a GPU, "
+            "and rows (with none that are known, nothing is launched and nothing is written)"
         )
     if len(found) > 1:
         raise UnsupportedSource(f"the module has {len(found)} device modules; needs one")
@@ -163,11 +168,22 @@ def _launch_tags(module: Any, library: Library) -> dict[str, list[str]]:
     return tags
 
 
+def _roles(outputs: Any, count: int) -> list[str]:
+    """For each of `count` arguments `out` or `in`, or "" where no outputs were named."""
+    if outputs is None:
+        return [""] * count
+    positions = list(outputs) if isinstance(outputs, Iterable) else [None]
+    if any(p not in range(count) for p in positions):
+        raise EmulatorError(f"outputs is {outputs!r}; needs positions among the {count} arguments, from 0")
+    return ["out" if i in positions else "in" for i in range(count)]
+
+
 def _hold(
     arrays: Sequence[Any], host: LinkedHost, outputs: Sequence[int] | None
 ) -> tuple[list[Held], list[Any]]:
     held: list[Held] = []
     plan: list[Any] = []
+    roles = _roles(outputs, len(arrays))
     for i, a in enumerate(arrays):
         wanted = host.dtypes[i] if i < len(host.dtypes) else None
         if isinstance(a, np.ndarray) and a.ndim == 0 and wanted == "":
@@ -177,10 +193,9 @@ def _hold(
                 raise EmulatorError(f"argument {i} is a {type(a).__name__}; needs a NumPy array or a number")
             plan.append(a.item() if isinstance(a, np.generic) else a)
             continue
-        role = "" if outputs is None else "out" if i in outputs else "in"
         # Bits of a type that NumPy lacks come as unsigned integers of its size.
         bits = a.dtype in (np.uint8, np.uint16) and BITS.get(wanted or "", (0, 0))[1] == 8 * a.dtype.itemsize
         name = wanted if bits and wanted else a.dtype.name
-        held.append(Held(f"argument {i}", a, min(a.dtype.itemsize, 4), role, name))
+        held.append(Held(f"argument {i}", a, min(a.dtype.itemsize, 4), roles[i], name))
         plan.append(dtype_of(name))
     return held, plan

@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -170,11 +171,23 @@ class LinkedHost:
         except Exception as error:
             if self.fault is not None:
                 raise self.fault from None
-            raise EmulatorError(f"the host function refused the call: {error}") from error
+            shown = iter(held)
+            given = ", ".join(_seen(item, shown) for item in plan)
+            raise EmulatorError(
+                f"the host function refused the call: {error}; it was given {given}"
+            ) from error
         finally:
             self.session = None
         if self.fault is not None:
             raise self.fault
+
+
+def _seen(item: Any, tensors: Iterator[Held]) -> str:
+    """An argument in words: dtype and shape of a tensor, or the number."""
+    if not isinstance(item, Dtype):
+        return str(item)
+    h = next(tensors)
+    return f"{h.dtype or h.array.dtype.name}{list(h.array.shape)}"
 
 
 _LOOKUP = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p))

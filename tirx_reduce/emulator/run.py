@@ -48,12 +48,18 @@ class Held:
     """What its elements are, where the array holds their bits; empty: the array's own dtype."""
 
 
-def check_array(name: str, array: Array) -> None:
-    """Refuses what has no plain row-major memory."""
+def check_array(name: str, array: Array, role: str) -> None:
+    """Refuses what has no plain row-major memory, and an output that cannot be written."""
+    if role == "out" and not array.flags.writeable:
+        raise _read_only(name)
     if not array.flags.c_contiguous:
         raise EmulatorError(f"{name} is not contiguous (strides {array.strides}); needs a row-major array")
     if array.dtype.hasobject:
         raise EmulatorError(f"{name} has dtype {array.dtype}; needs numbers")
+
+
+def _read_only(name: str) -> EmulatorError:
+    return EmulatorError(f"{name} is read-only, and an output; needs an array that can be written")
 
 
 def execute(
@@ -72,7 +78,7 @@ def execute(
         if order not in ORDERS:
             raise EmulatorError(f"order is {order!r}; needs one of {', '.join(ORDERS)}")
     for a in held:
-        check_array(a.name, a.array)
+        check_array(a.name, a.array, a.role)
     groups = _shared_memory(held)
     first: list[bytes] | None = None
     counters: dict[str, Counters] = {}
@@ -84,13 +90,20 @@ def execute(
         for a, old, new in zip(held, first, results, strict=True):
             if old != new:
                 raise _order_dependent(a, old, new, orders[0], order)
-    for a, data in zip(held, first or [], strict=True):
-        if data != a.array.tobytes():
-            flat = np.frombuffer(data, dtype=np.uint8)
-            a.array.reshape(-1).view(np.uint8)[...] = flat
+    _write_back(held, first or [])
     return Emulation(
         counters=counters, kernels=tuple(counters), orders=tuple(orders), numerics=numerics, source=source
     )
+
+
+def _write_back(held: Sequence[Held], results: Sequence[bytes]) -> None:
+    changed = [(a, data) for a, data in zip(held, results, strict=True) if data != a.array.tobytes()]
+    # Before the first is written: which ones are outputs may not have been known until here.
+    for a, _ in changed:
+        if not a.array.flags.writeable:
+            raise _read_only(a.name)
+    for a, data in changed:
+        a.array.reshape(-1).view(np.uint8)[...] = np.frombuffer(data, dtype=np.uint8)
 
 
 def _shared_memory(held: Sequence[Held]) -> list[int]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tirx_reduce.errors import check_type
+
 from . import errors, toolchain
 from .abi import ArrayRow, Fault, Launch
 from .counters import Counters, Limits, add, limits_of
@@ -73,6 +75,9 @@ class Session:
     """Regions that a launched kernel stores to, as its text has it."""
     watch: int = -1
     watched: EmulatorError | None = None
+
+    def __post_init__(self) -> None:
+        check_type("seed", self.seed, int, "an int", EmulatorError)
 
     def region(self, data: bytes | None, size: int, granule: int, flags: int, label: str) -> Region:
         """A new buffer with `data` in it."""
