@@ -14,6 +14,7 @@ from tvm.script import tirx as T  # noqa: N812
 from tests.functions import symbol, topi_func
 from tests.interpret import by_order, run
 from tirx_reduce import facts
+from tirx_reduce.errors import Unsupported
 from tirx_reduce.program import ColIndex, Const, Load, Op, walk
 from tirx_reduce.values import REUSES, RowFacts
 
@@ -267,6 +268,34 @@ def test_ties_keep_the_lowest_index() -> None:
     at, top = outputs(read, x)
     np.testing.assert_array_equal(at, x.argmax(-1))
     np.testing.assert_array_equal(top, x.max(-1))
+
+
+@pytest.mark.parametrize(("dtype", "taken"), [("int32", True), ("int16", False)])
+def test_an_index_may_be_widened_and_not_narrowed(dtype: str, taken: bool) -> None:
+    @T.prim_func(s_tir=True)
+    def first_max(x: T.Buffer((4, 8), "float32"), at: T.Buffer((4,), "int64")):
+        top = T.sblock_alloc_buffer((4,), "float32")
+        for i, k in T.grid(4, 8):
+            with T.sblock("pair"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                with T.init():
+                    at[vi] = T.int64(0)
+                    top[vi] = T.float32("-inf")
+                index: T.let[T.int64] = T.Cast("int64", T.Cast(dtype, vk))
+                new_at: T.let[T.int64] = T.Select(x[vi, vk] > top[vi], index, at[vi])
+                new_top: T.let[T.float32] = T.Select(x[vi, vk] > top[vi], x[vi, vk], top[vi])
+                at[vi] = new_at
+                top[vi] = new_top
+
+    if not taken:
+        with pytest.raises(
+            Unsupported, match=r"block pair keeps the index cast.*; needs the index of the column"
+        ):
+            facts.analyze(first_max)
+        return
+    x = np.round(normal(4, 8))
+    (at,) = outputs(facts.analyze(first_max), x)
+    np.testing.assert_array_equal(at, x.argmax(-1))
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,8 @@ from .facts_running import Mean, Online, recognise
 from .facts_space import ZERO
 from .program import ColIndex, Const, Expr, Op, Reduction, RowValue, uses_column, walk
 
+INDEX_DTYPES = ("int32", "int64")
+"""Both hold every column: rows have fewer than 2^31."""
 _TEXT = {"add": "sum", "mul": "product"}
 
 
@@ -368,23 +370,30 @@ class Reductions:
         self, block: Block, pair: tuple[str, int, Expr, Expr], marks: list[RowValue]
     ) -> tuple[RowValue, ...]:
         combiner, index_item, index, value = pair
-        column = index.args[0] if isinstance(index, Op) and index.name == "cast" else index
+        column = _without_casts(index)
         if isinstance(column, Const) and column.value == 0 and not self.reader.space.columns:
             # The index of a row of one column.
             column = ColIndex()
-            index = self.reader.ops.cast(self.reader.ops.share(column), index.dtype)
         if not isinstance(column, ColIndex):
             raise Unsupported(
                 f"block {block.name} keeps the index {describe(index)}; needs the index of the column"
             )
-        if marks[index_item].dtype not in ("int32", "int64"):
+        if marks[index_item].dtype not in INDEX_DTYPES:
             raise Unsupported(
                 f"block {block.name} keeps an index of dtype {marks[index_item].dtype}; needs int32 or int64"
             )
+        index = self.reader.ops.cast(self.reader.ops.share(column), index.dtype)
         dtypes = (marks[index_item].dtype, marks[1 - index_item].dtype)
         reduction = Reduction(combiner=combiner, elements=(index, value), dtypes=dtypes)
         both = (self._add(reduction, 0), self._add(reduction, 1))
         return both if index_item == 0 else both[::-1]
+
+
+def _without_casts(index: Expr) -> Expr:
+    """`index` before any casts among the dtypes that hold every column."""
+    while isinstance(index, Op) and index.name == "cast" and index.dtype in INDEX_DTYPES:
+        index = index.args[0]
+    return index
 
 
 def _updated(store: Store, value: Expr) -> Expr:
