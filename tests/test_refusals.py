@@ -471,6 +471,37 @@ def test_not_a_primfunc() -> None:
         tr.plan(mod, "cuda")
 
 
+def columns_from(start: int, element: Callable[[Any, Any], Any]) -> tirx.PrimFunc:
+    """Sums of 65 elements of rows of 64, each made by `element(row, column)`."""
+
+    def sums(x: Any) -> Any:
+        k = te.reduce_axis((0, 65), "k")
+        return te.compute((64,), lambda i: te.sum(element(lambda at: x[i, at], k + start), axis=k))
+
+    return topi_func(sums, f32(64, 64))
+
+
+@pytest.mark.parametrize(("start", "seen"), [(0, "0 to 64"), (-1, "-1 to 63"), (1, "1 to 65")])
+def test_an_index_that_leaves_its_tensor(start: int, seen: str) -> None:
+    text = rf"^a0 is accessed from {seen} along an axis of 64; needs indices within it, or a condition around"
+    with pytest.raises(Unsupported, match=text):
+        facts.analyze(columns_from(start, lambda row, at: row(at)))
+
+
+@pytest.mark.parametrize(
+    "element",
+    [
+        lambda row, at: tirx.if_then_else(at < 64, row(at), 0.0),
+        lambda row, at: tirx.Select(at < 64, row(at), tirx.FloatImm("float32", 0.0)),
+        lambda row, at: tirx.Cast("float32", tirx.all(at < 64, row(at) > 0.0)),
+        lambda row, at: row(tirx.Min(at, tirx.IntImm("int32", 63))),
+    ],
+    ids=["if_then_else", "select", "and", "clamp"],
+)
+def test_an_index_that_is_guarded(element: Any) -> None:
+    facts.analyze(columns_from(0, element))
+
+
 @pytest.mark.parametrize(
     ("shape", "seen"),
     [

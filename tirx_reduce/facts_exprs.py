@@ -93,6 +93,8 @@ class Reader(Indices):
         """How a value of a reduction block is read; set by whoever knows the reductions."""
         self._values: dict[Any, Expr] = {}
         self._guards = 0
+        self._maybe = 0
+        """Operands that only count where another one says so: what they read need not be there."""
 
     def value(self, expr: Any, scope: Scope) -> Expr:
         """The value of `expr`, widened."""
@@ -120,7 +122,11 @@ class Reader(Indices):
 
     def _logic(self, expr: Any, scope: Scope) -> Expr:
         name = "and" if isinstance(expr, tirx.And) else "or"
-        return self.ops.logic(name, self.value(expr.a, scope), self.value(expr.b, scope))
+        self._maybe += 1
+        try:
+            return self.ops.logic(name, self.value(expr.a, scope), self.value(expr.b, scope))
+        finally:
+            self._maybe -= 1
 
     def _let(self, expr: Any, scope: Scope) -> Expr:
         lets = {**scope.lets, expr.var: expr.value}
@@ -296,6 +302,8 @@ class Reader(Indices):
         for index, stride, extent in zip(indices, self.strides(buffer), buffer.ty.shape, strict=True):
             if self._guards or self.space.is_looked_up(index):
                 index = self.space.bounded(index, self.extent(extent))
+            elif not self._maybe:
+                self._inside(buffer, index, self.extent(extent))
             total = total + index * stride
         start = buffer.ty.elem_offset
         if start is not None:
@@ -303,6 +311,17 @@ class Reader(Indices):
                 raise Unsupported(f"{buffer.name} starts at the symbolic offset {start}; needs a fixed one")
             total = total + int64(start.value)
         return self.space.access(total)
+
+    def _inside(self, buffer: Any, index: Any, extent: Any) -> None:
+        """Decline an index that certainly leaves its axis; where no analysis can tell it is trusted."""
+        reach = self.space.reach(index)
+        if reach is None or not isinstance(extent, tirx.IntImm):
+            return
+        if reach[0] < 0 or reach[1] >= extent.value:
+            raise Mismatch(
+                f"{buffer.name} is accessed from {reach[0]} to {reach[1]} along an axis of {extent.value}; "
+                "needs indices within it, or a condition around the access"
+            )
 
 
 _READERS: dict[Any, Callable[[Reader, Any, Scope], Expr]] = {

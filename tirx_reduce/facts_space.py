@@ -220,6 +220,21 @@ class Space:
         """Whether `index` is proved not to be negative."""
         return bool(self.analyzer.can_prove(index >= ZERO))
 
+    def reach(self, index: Any) -> tuple[int, int] | None:
+        """The least and the largest value that `index` takes; None unless it is affine in axes of fixed extents."""
+        extents = {self.poly.number(v): e for v, e in self.rows + self.columns}
+        least = most = 0
+        for monomial, factor in self.poly.of(index).items():
+            if monomial == ONE_TERM:
+                least, most = least + factor, most + factor
+                continue
+            extent = extents.get(monomial[0]) if len(monomial) == 1 else None
+            if not isinstance(extent, tirx.IntImm) or extent.value < 1:
+                return None
+            end = factor * (int(extent.value) - 1)
+            least, most = least + min(end, 0), most + max(end, 0)
+        return least, most
+
     def bounded(self, index: Any, extent: Any) -> Any:
         """`index`, clamped to [0, extent) unless it is proved to lie there."""
         if self._within(index, extent):
