@@ -283,7 +283,7 @@ def test_bare_coefficients_and_foreign_profiles_are_refused(
     with pytest.raises(ReduceError, match="needs a profile, which knows what it was trained on"):
         collect(tmp_path, bare)
     other: Any = MadeUpStand(tmp_path, device="Other GPU")
-    with pytest.raises(BadCalibration, match="device 'Made-up GPU' is not 'Other GPU'"):
+    with pytest.raises(BadCalibration, match="device 'Made-up GPU' in place of 'Other GPU'"):
         collect(tmp_path, calibration, stand=other)
 
 
