@@ -304,8 +304,6 @@ def _check_subject(plan: GroupPlan, facts: RowFacts) -> None:
     )
 
 
-
-
 def _lowered(reading: Any, candidate: Candidate, limits: DeviceLimits, plain: bool) -> tirx.PrimFunc:
     return function(list(reading.params), by_rows.kernel(reading, candidate, limits, plain=plain), {})
 
