@@ -209,7 +209,7 @@ def test_one_row_has_the_kernel_of_a_fixed_row(op: str, target: str) -> None:
 
 @BOTH
 @pytest.mark.parametrize("how", [{"packing": 4}, {"rows": 2}], ids=["packing", "rows"])
-def test_full_groups_have_no_guards(how: dict[str, int], target: str) -> None:
+def test_full_groups_have_no_guards(how: dict[str, Any], target: str) -> None:
     """Two axes of rows, both open: their product is what counts."""
     shape = ((symbol("b"), symbol("s"), 40), "float32")
     kernel = Kernel(topi_func(softmax, shape), target, Candidate(width=32, reuse="private", **how))
