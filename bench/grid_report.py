@@ -292,7 +292,7 @@ def _valid(contender: Mapping[str, Any]) -> list[float]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table of record files, and write rows."""
     parser = argparse.ArgumentParser(prog="python -m tirx_reduce.bench.grid_report", description=__doc__)
-    parser.add_argument("records", nargs="+", help="record files of the grid, plain or .gz")
+    parser.add_argument("records", nargs="+", help="record files of the grid, plain, .gz or .xz")
     parser.add_argument(
         "--policy", help="whose plans stand against the peers (default: the first of each run)"
     )

@@ -8,8 +8,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import lzma
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -54,13 +55,16 @@ def digest(value: Any) -> str:
     return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
+_UNPACK: Mapping[str, Callable[[bytes], bytes]] = {".gz": gzip.decompress, ".xz": lzma.decompress}
+
+
 def file_digest(path: Path) -> str:
     """SHA-256 of a file's content; that of the text inside where it is compressed."""
     return hashlib.sha256(content(path)).hexdigest()
 
 
 def read(path: Path | str) -> tuple[Record, ...]:
-    """All records of a file, plain or `.gz`.
+    """All records of a file, plain, `.gz` or `.xz`.
 
     Raises
     ------
@@ -147,7 +151,7 @@ class Writer:
     ) -> None:
         self.path = Path(path)
         self.environment = dict(environment)
-        if self.path.suffix == ".gz":
+        if self.path.suffix in _UNPACK:
             raise BadRecords(f"{self.path} is compressed; needs a plain file to append to")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(self.path, "a+b")  # noqa: SIM115  (held until close)
@@ -239,10 +243,10 @@ def content(path: Path) -> bytes:
     """Bytes of a file, unpacked where it is compressed."""
     try:
         raw = path.read_bytes()
-        return gzip.decompress(raw) if path.suffix == ".gz" else raw
+        return _UNPACK.get(path.suffix, bytes)(raw)
     except FileNotFoundError as error:
         raise BadRecords(f"{path}: no such file") from error
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, lzma.LZMAError) as error:
         raise BadRecords(f"{path} cannot be read: {error}") from error
 
 

@@ -131,7 +131,7 @@ def _verdicts(entries: Sequence[Mapping[str, Any]]) -> str:
 
 def peers() -> str:
     """Both runs in one table, a column for each peer."""
-    rows = rows_of([STUDY / "grid.jsonl.gz", STUDY / "grid_compile.jsonl.gz"])
+    rows = rows_of([STUDY / "grid.jsonl.xz", STUDY / "grid_compile.jsonl.xz"])
     return "\n".join(_cut(line) for line in markdown(rows, wide=True).splitlines()) + "\n"
 
 
@@ -142,8 +142,8 @@ def _cut(line: str) -> str:
 
 def counts() -> str:
     """What the peers' table says in numbers."""
-    final = rows_of([STUDY / "grid.jsonl.gz", STUDY / "grid_compile.jsonl.gz"])
-    counted = STUDY / "counters.jsonl.gz"
+    final = rows_of([STUDY / "grid.jsonl.xz", STUDY / "grid_compile.jsonl.xz"])
+    counted = STUDY / "counters.jsonl.xz"
     read_there = counters_report.readings(counters_report.rows_of([counted])) if counted.exists() else None
     lines = json.loads((STUDY / "before_prologue.json").read_text())["lines"]
     before = {(dtype, operator, shape): share for dtype, operator, shape, share in lines}
@@ -162,7 +162,7 @@ def swept_since() -> str:
 
 def swept_last() -> str:
     """What the sweeps with prologues say, and the ladder that came of them."""
-    return prologue.tables(STUDY / "sweeps_prologue.json.gz", rows_of([STUDY / "grid.jsonl.gz"]), table)
+    return prologue.tables(STUDY / "sweeps_prologue.json.gz", rows_of([STUDY / "grid.jsonl.xz"]), table)
 
 
 def swept_elsewhere() -> str:
@@ -172,24 +172,32 @@ def swept_elsewhere() -> str:
 
 def warm() -> str:
     """The peers' grid over operands that stay in the cache."""
-    return tables([STUDY / "grid_warm.jsonl.gz"]) + "\n"
+    return tables([STUDY / "grid_warm.jsonl.xz"]) + "\n"
 
 
 def dispatch() -> str:
     """One module of symbolic rows beside static plans."""
-    return tables([STUDY / "dispatch.jsonl.gz"]) + "\n"
+    return tables([STUDY / "dispatch.jsonl.xz"]) + "\n"
+
+
+def dispatch_elsewhere() -> str:
+    """The same at columns that are odd, and at some more that are not."""
+    return (
+        tables([STUDY / "dispatch_odd.jsonl.xz"]) + "\n\n" + tables([STUDY / "dispatch_more.jsonl.xz"]) + "\n"
+    )
 
 
 def counters() -> str:
     """Hardware counters of some lines."""
-    return counters_report.markdown(counters_report.rows_of([STUDY / "counters.jsonl.gz"])) + "\n"
+    return counters_report.markdown(counters_report.rows_of([STUDY / "counters.jsonl.xz"])) + "\n"
 
 
 # Runs that may not be there: their pages are written once their records are.
 LATER: Mapping[str, tuple[str, Callable[[], str]]] = {
-    "warm.md": ("grid_warm.jsonl.gz", warm),
-    "dispatch.md": ("dispatch.jsonl.gz", dispatch),
-    "counters.md": ("counters.jsonl.gz", counters),
+    "warm.md": ("grid_warm.jsonl.xz", warm),
+    "dispatch.md": ("dispatch.jsonl.xz", dispatch),
+    "dispatch_elsewhere.md": ("dispatch_more.jsonl.xz", dispatch_elsewhere),
+    "counters.md": ("counters.jsonl.xz", counters),
 }
 PAGES: Mapping[str, Callable[[], str]] = {
     "study.md": study,

@@ -27,6 +27,9 @@ from .kernel import emit
 from .state import ANY_ROWS, Rows, small_rows
 from .tir import imm
 
+FEW = 8
+"""Rows that a launch has as a rule where it may have less; one row has a kernel of its own."""
+
 
 def body(reading: Any, plan: GroupPlan) -> Any:
     """The launches of a plan: one where rows are fixed, else one for each case of their number."""
@@ -40,14 +43,15 @@ def body(reading: Any, plan: GroupPlan) -> Any:
     out: Any = None
     small = small_rows(facts.program)
     for (low, high), variant in variants:
+        usual = max(low, FEW)
         of = variant.candidate, plan.limits
         if high is not None:
-            launch = _guarded_or_not(reading, *of, rows, _up_to(high, low))
+            launch = _guarded_or_not(reading, *of, rows, _up_to(high, usual))
         else:
-            launch = kernel(reading, *of, Rows(least=low))
+            launch = kernel(reading, *of, Rows(usual=usual))
             if low <= small < math.inf:
                 # Offsets of 64 bits take registers that cost a group a multiprocessor: only where rows are that many.
-                narrow = _guarded_or_not(reading, *of, rows, Rows(least=low, most=int(small)))
+                narrow = _guarded_or_not(reading, *of, rows, Rows(usual=usual, most=int(small)))
                 launch = tirx.IfThenElse(tirx.LE(rows, imm(int(small), "int64")), narrow, launch)
         # A launch of no group is an error on both backends: below the first interval nothing runs.
         out = tirx.IfThenElse(tirx.GE(rows, imm(low, "int64")), launch, out)
@@ -77,8 +81,8 @@ def kernel(
     )
 
 
-def _up_to(most: int, least: int = 1) -> Rows:
-    return Rows(planned=most, most=most, least=least)
+def _up_to(most: int, usual: int = 1) -> Rows:
+    return Rows(planned=most, most=most, usual=usual)
 
 
 def _guarded_or_not(reading: Any, candidate: Candidate, limits: DeviceLimits, count: Any, rows: Rows) -> Any:

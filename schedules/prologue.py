@@ -127,10 +127,10 @@ def _vectors(k: Kernel, block: Block, loads: list[Load]) -> None:
     if not loads or not isinstance(k.program.columns, Const):
         return
     columns, rows = int(k.program.columns.value), row_count(k)
-    # A share of a group that never starts would be left out.
-    least = rows.value if isinstance(rows, tirx.IntImm) else k.rows.least
+    # A share of a group that never starts is left out, and a large one comes late.
+    usual = rows.value if isinstance(rows, tirx.IntImm) else k.rows.usual
     each = k.candidate.packing * k.candidate.rows
-    groups = min(SHARES, max(1, -(-least // each) * k.candidate.splits))
+    groups = min(SHARES, max(1, -(-usual // each) * k.candidate.splits))
     for e in loads:
         if e.index.stride != 1 or not isinstance(e.index.row, Const):
             continue

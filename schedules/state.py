@@ -36,8 +36,8 @@ class Rows:
     """Rows that it was planned for, at most; None where it may have any number."""
     most: int | None = None
     """Rows that it surely has, at most; None likewise."""
-    least: int = 1
-    """Rows that it has at least."""
+    usual: int = 1
+    """Rows that it has as a rule, or more: what all groups need is asked for by those that so many start."""
     whole: bool = False
     """They are a multiple of those that a group takes."""
 

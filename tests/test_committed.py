@@ -17,7 +17,7 @@ from tirx_reduce.errors import BadCalibration
 
 ROOT = Path(__file__).resolve().parent.parent
 STUDIES = sorted(p.parent for p in (ROOT / "docs" / "studies").glob("*/search.jsonl.gz"))
-RECORDS = sorted((ROOT / "docs" / "studies").glob("*/*.jsonl.gz"))
+RECORDS = sorted((ROOT / "docs" / "studies").glob("*/*.jsonl.*z"))
 
 
 def test_there_is_a_study() -> None:

@@ -41,7 +41,7 @@ def test_the_sweeps_name_what_was_wrong() -> None:
 
 def test_a_cause_that_was_counted_takes_the_place_of_a_likely_one() -> None:
     module = evidence()
-    final = module.rows_of([module.STUDY / "grid.jsonl.gz", module.STUDY / "grid_compile.jsonl.gz"])
+    final = module.rows_of([module.STUDY / "grid.jsonl.xz", module.STUDY / "grid_compile.jsonl.xz"])
     measured = next(r for r in final if "ratio" in r.get("best", {}))
     behind = {"ratio": 0.97, "low": 0.96, "high": 0.98}
     row = {

@@ -148,17 +148,18 @@ def test_symbolic_rows_are_asked_for_where_there_are_any(candidate: Candidate, r
     checked(Kernel(func, CUDA, candidate), "rms_norm", (rows, 512), "float32")
 
 
-@pytest.mark.parametrize(("splits", "groups"), [(1, 1), (4, 4)])
-def test_one_row_asks_for_all_weights(splits: int, groups: int) -> None:
-    """Where rows are symbolic the weights are dealt to the groups that the fewest rows start."""
+@pytest.mark.parametrize("splits", [1, 4])
+def test_one_row_and_eight_ask_for_all_weights(splits: int) -> None:
+    """Where rows are symbolic the weights are dealt to the groups that few rows start; one row has its own kernel."""
     func = get_workload("rms_norm").func((1, 4096), "float32", symbolic_rows=True)
-    candidate = Candidate(width=64, vector=4, reuse="private", splits=splits)
-    kernel = Kernel(func, CUDA, candidate)
-    asked = re.findall(
-        r"blockIdx\.x\) < (\d+)\) \{\s+tirx_reduce_prefetch\(\(&\(weight_ptr.*, (\d+)\);", kernel.source
-    )
-    assert set(asked) == {(str(groups), str(4096 * 4 // groups))}
-    checked(kernel, "rms_norm", (1, 4096), "float32")
+    kernel = Kernel(func, CUDA, Candidate(width=64, vector=4, reuse="private", splits=splits))
+    for rows in (1, 8):
+        checked(kernel, "rms_norm", (rows, 4096), "float32")
+        (name,) = kernel.emulation.kernels
+        text = kernel.source[kernel.source.rindex(f" {name}(") :].split("\n}")[0]
+        (size,) = re.findall(r"prefetch\(\(&\(weight_ptr.*, (\d+)\);", text)
+        groups = min(prologue.SHARES, rows * splits)
+        assert int(size) * groups == 4096 * 4
 
 
 def test_older_devices_have_no_prologue() -> None:
