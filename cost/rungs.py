@@ -143,6 +143,17 @@ def _width(rung: _Rung, shape: Shape, vector: int, limits: DeviceLimits) -> int:
     return min(range(least, max(least, most) + 1, step), key=price)
 
 
+def _even(n: int, splits: int) -> int:
+    """Of `splits` or fewer pairs of groups, the most that leave every lane a packet of 8 and none over.
+
+    A packet that some lanes lack stands under a condition, and no compiler asks for several streams at once from there.
+    """
+    even = splits
+    while even and n % (2 * even * 8 * 32):
+        even //= 2
+    return even or splits
+
+
 def _parts(share: float, most: int) -> int:
     """The power of two from `share` on, within 1 and `most`."""
     return min(most, 1 << max(0, math.ceil(math.log2(share))))
@@ -163,7 +174,7 @@ def _clustered(shape: Shape, vector: int, limits: DeviceLimits) -> _Rung:
     if shape.rows < 2 * cores and n <= 4096:
         return _Rung(lanes=n / 8, splits=1 if n <= 2048 else 2)
     if shape.rows < (4 if shape.storage_bytes < 4 else 3) * cores and 4096 < n <= 8192 and n % vector == 0:
-        return _thin(shape, most)
+        return _thin(shape, most, cores)
     if shape.storage_bytes < 4 and vector > 1:
         return _sixteen_bits(shape, vector, most)
     if n <= (5632 if shape.reductions > 1 or n % vector else 2048):
@@ -179,11 +190,13 @@ def _clustered(shape: Shape, vector: int, limits: DeviceLimits) -> _Rung:
     return _Rung(lanes=max(1024, n / 32), splits=min(8, most))
 
 
-def _thin(shape: Shape, most: int) -> _Rung:
+def _thin(shape: Shape, most: int, cores: int) -> _Rung:
     """A few rows a core: in parts, of which every core has about as many as another."""
     n = shape.columns
     if shape.storage_bytes >= 4:
         return _Rung(lanes=n / 12, splits=min(4, most))
+    if shape.fused and n > 6144 and shape.rows <= 2 * cores:
+        return _Rung(lanes=n / 8, idle=10)
     if shape.reductions == 1:
         return _Rung(lanes=n / 16, splits=2, idle=10)
     return _Rung(lanes=n / 14, splits=2, reuse="shared", idle=10)
@@ -246,7 +259,11 @@ def _few(shape: Shape, most: int, cores: int) -> _Rung:
         lanes = 256 if rows <= 4 else 128
         return _Rung(lanes=64 * lanes, splits=64, reuse="reload", merged=shape.reductions > 1)
     splits = _parts(n / 2048 if n <= 8192 else min(n, 65536) / 6400, most)
+    if shape.fused and shape.storage_bytes < 4 and 4096 < n <= 8192 and cores < 2 * rows:
+        return _Rung(lanes=n / 8, splits=2, idle=10)
     if n <= 65536 and 2 * splits * rows <= cores:
+        if shape.fused and shape.storage_bytes < 4 and n <= 8192:
+            splits = _even(n, splits)
         return _Rung(lanes=n / 8, splits=min(most, 2 * splits), idle=1)
     if n <= 8192:
         return _Rung(lanes=n / 14, splits=splits, idle=1)

@@ -170,6 +170,11 @@ def swept_elsewhere() -> str:
     return unseen.tables(STUDY / "sweeps_unseen.json.gz", table)
 
 
+def swept_decode() -> str:
+    """What a sweep over few rows says of the ladder."""
+    return unseen.decode(STUDY / "sweeps_decode.json.gz", table)
+
+
 def warm() -> str:
     """The peers' grid over operands that stay in the cache."""
     return tables([STUDY / "grid_warm.jsonl.xz"]) + "\n"
@@ -208,6 +213,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "mail.md": swept_since,
     "prologue.md": swept_last,
     "unseen.md": swept_elsewhere,
+    "decode.md": swept_decode,
     **{page: make for page, (records, make) in LATER.items() if (STUDY / records).exists()},
 }
 

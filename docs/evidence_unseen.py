@@ -83,6 +83,39 @@ def _by_shape(lines: Sequence[Line], table: Table) -> str:
     )
 
 
+def decode(path: Path, table: Table) -> str:
+    """Some rows, as a model has them that writes: the ladder then and now, and the best."""
+    body, then, now = [], [], []
+    for line in json.loads(gzip.decompress(path.read_bytes()))["lines"]:
+        times = dict(line["rows"])
+        best = min(times, key=times.__getitem__)
+        before, after = times[line["ladder_then"]], times[line["ladder_now"]]
+        then.append(before / times[best])
+        now.append(after / times[best])
+        told = [
+            f"{after:.2f}" if after != before else "",
+            best.replace(" P1 V8 private", ""),
+            f"{times[best]:.2f}",
+        ]
+        body.append(
+            [
+                line["operator"],
+                line["shape"].replace("x", "×"),
+                f"{line['copy_us']:.2f}",
+                f"{before:.2f}",
+                *told,
+            ]
+        )
+    said = (
+        f"Ladder ÷ best, geometric mean: {geometric_mean(then):.3f} when first seen ({max(then):.2f} at most, "
+        f"within 3 % on {sum(r <= NEAR for r in then)} of {len(then)}), {geometric_mean(now):.3f} now ({max(now):.2f}, "
+        f"{sum(r <= NEAR for r in now)}).\n\n"
+    )
+    return said + table(
+        ["operator", "shape", "copy, µs", "ladder then", "now", "best of the sweep", "µs"], body
+    )
+
+
 def _key(line: Line) -> tuple[str, str, str]:
     return line["dtype"], line["operator"], line["shape"]
 

@@ -105,6 +105,13 @@ def test_groups_of_few_long_rows_have_a_place_at_once(rows: int, columns: int, s
         ("layer_norm", (1024, 32768), "float32", (256, 4, "private", 4)),
         ("rms_norm", (37, 1537), "bfloat16", (256, 2, "private", 1)),
         ("layer_norm", (64, 12289), "bfloat16", (512, 8, "private", 1)),
+        ("add_rms_norm", (32, 3584), "bfloat16", (224, 8, "private", 2)),
+        ("add_rms_norm", (16, 5120), "bfloat16", (160, 8, "private", 4)),
+        ("add_rms_norm", (16, 8192), "bfloat16", (128, 8, "private", 8)),
+        ("add_rms_norm", (128, 8192), "bfloat16", (512, 8, "private", 2)),
+        ("add_rms_norm", (256, 8192), "bfloat16", (1024, 8, "private", 1)),
+        # No width leaves no lane over: as before.
+        ("add_rms_norm", (16, 2824), "bfloat16", (64, 8, "private", 4)),
     ],
 )
 def test_what_the_sweeps_found(
