@@ -68,6 +68,17 @@ def mlx(case: Case) -> dict[str, float]:
     }
 
 
+def planned(case: Case) -> tuple[Any, str]:
+    """The ladder's plan of a line, and its mapping in words."""
+    from tirx_reduce import schedules
+
+    func = get_workload(case.operator).func(case.shape, case.dtype)
+    plan = schedules.plan(func, "metal", policy="ladder")
+    c = plan.candidate
+    text = f"W={c.width} P={c.packing} V={c.vector} S={c.splits} {c.reuse}"
+    return plan, text + (" merged" if c.merged else "")
+
+
 def _ours(case: Case) -> dict[str, Any]:
     import tvm
 
@@ -75,15 +86,14 @@ def _ours(case: Case) -> dict[str, Any]:
 
     target = tvm.target.Target("metal")
     workload = get_workload(case.operator)
-    plan = schedules.plan(workload.func(case.shape, case.dtype), target, policy="ladder")
+    plan, text = planned(case)
     mapping = plan.candidate
     shape = small(case, mapping.packing)
     func = schedules.lower(workload.func(shape, case.dtype), replace(plan, subject=""))
     built = schedules.build(func, target)
     # One group of a row, or several; every launch of a split row has as many.
     counted = _run(built, case, shape, groups=mapping.splits)
-    text = f"W={mapping.width} P={mapping.packing} V={mapping.vector} S={mapping.splits} {mapping.reuse}"
-    return {**counted, "mapping": text + (" merged" if mapping.merged else ""), "rows": mapping.packing}
+    return {**counted, "mapping": text, "rows": mapping.packing}
 
 
 def _dlight(case: Case, rows: int) -> dict[str, Any]:

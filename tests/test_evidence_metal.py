@@ -48,6 +48,12 @@ def test_the_page_is_what_was_counted() -> None:
     assert metal.PAGE.read_text() == metal.page(metal.stored()), STALE
 
 
+def test_every_line_is_planned_as_it_was_counted() -> None:
+    assert [metal.planned(case)[1] for case in lines()] == [e["ours"]["mapping"] for e in metal.stored()], (
+        STALE
+    )
+
+
 @pytest.mark.parametrize("case", FEW, ids=lambda c: c.label.replace(" ", "-"))
 def test_a_few_lines_count_the_same_again(case: Case) -> None:
     assert metal.count_case(case) == stored(case), STALE
