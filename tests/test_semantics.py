@@ -561,6 +561,26 @@ def test_a_masked_softmax_follows_its_own_expression(target: str, numerics: str)
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("either", [tirx.all, tirx.any], ids=["and", "or"])
+def test_an_operand_that_does_not_count_is_read_inside_its_tensor(either: Any, target: str) -> None:
+    """`j < n - 1 and m[i, j + 1] > 0`: the mask of the column behind, which the last one does not have."""
+    x = np.random.default_rng(3).standard_normal((5, 40)).astype(np.float32)
+    mask = np.random.default_rng(4).integers(-1, 2, (5, 40)).astype(np.int32)
+
+    def build(v: Any, m: Any) -> Any:
+        def kept(i: Any, j: Any) -> Any:
+            last = j >= 39 if either is tirx.any else j < 39
+            return tirx.if_then_else(either(last, m[i, j + 1] > 0), v[i, j], tirx.const(-1e30, "float32"))
+
+        return topi.nn.softmax(te.compute(v.shape, kept, name="masked"), -1)
+
+    (y,) = Kernel(topi_func(build, (x.shape, "float32"), (x.shape, "int32")), target).run(x, mask)
+    keep = np.full(x.shape, either is tirx.any)
+    keep[:, :-1] = mask[:, 1:] > 0
+    np.testing.assert_allclose(y, softmax(np.where(keep, x, -1e30)), rtol=1e-5, atol=1e-12)
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_a_row_masked_by_the_lowest_number_is_uniform(target: str) -> None:
     x, keep = np.ones((2, 4), np.float32), np.array([[0] * 4, [1] * 4], np.int8)
 

@@ -93,8 +93,7 @@ class Reader(Indices):
         """How a value of a reduction block is read; set by whoever knows the reductions."""
         self._values: dict[Any, Expr] = {}
         self._guards = 0
-        self._maybe = 0
-        """Operands that only count where another one says so: what they read need not be there."""
+        """Values that only count where another one says so: what they read need not be there, and is clamped."""
 
     def value(self, expr: Any, scope: Scope) -> Expr:
         """The value of `expr`, widened."""
@@ -122,11 +121,12 @@ class Reader(Indices):
 
     def _logic(self, expr: Any, scope: Scope) -> Expr:
         name = "and" if isinstance(expr, tirx.And) else "or"
-        self._maybe += 1
+        first = self.value(expr.a, scope)
+        self._guards += 1
         try:
-            return self.ops.logic(name, self.value(expr.a, scope), self.value(expr.b, scope))
+            return self.ops.logic(name, first, self.value(expr.b, scope))
         finally:
-            self._maybe -= 1
+            self._guards -= 1
 
     def _let(self, expr: Any, scope: Scope) -> Expr:
         lets = {**scope.lets, expr.var: expr.value}
@@ -302,7 +302,7 @@ class Reader(Indices):
         for index, stride, extent in zip(indices, self.strides(buffer), buffer.ty.shape, strict=True):
             if self._guards or self.space.is_looked_up(index):
                 index = self.space.bounded(index, self.extent(extent))
-            elif not self._maybe:
+            else:
                 self._inside(buffer, index, self.extent(extent))
             total = total + index * stride
         start = buffer.ty.elem_offset
