@@ -14,7 +14,7 @@ from typing import Any
 from tvm import tirx
 
 from tirx_reduce.ends import fewest_packets, most_left
-from tirx_reduce.program import Access, item_bytes
+from tirx_reduce.program import Access, Load, RowIndex, item_bytes, walk
 
 from .tir import UNROLLED, VECTORIZED, Block, cast, imm, load
 
@@ -168,6 +168,11 @@ class Stream:
     start: Any
     """Offset of column 0 where the access is not dense."""
     dtype: str
+
+    @property
+    def of_row(self) -> bool:
+        """Whether what is accessed depends on the row: all but weights."""
+        return any(isinstance(e, RowIndex | Load) for e in walk(self.access.full or self.access.row))
 
     def wide(self, row: Row) -> bool:
         """Whether a packet can be accessed at once."""

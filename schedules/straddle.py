@@ -98,7 +98,7 @@ def load_round(
     """
     loaded: list[Loaded] = [] if later is None else later
     loads = list(loads)
-    there = row.valid if any(x.stream.access.dense for x in loads) else None
+    there = row.valid if any(x.stream.of_row for x in loads) else None
     with block.when(both(there, row.inside(part, number))) as inside:
         for x in loads:
             if part.ends or not straddles(row, x.stream):
