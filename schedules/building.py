@@ -177,10 +177,11 @@ def _module(mod: Any, target: tvm.target.Target) -> tvm.IRModule:
     check_type("mod", mod, tvm.IRModule, "a PrimFunc or an IRModule")
     for var, func in mod.functions_items():
         kind = func.attrs.get(KIND) if func.attrs else None
-        if kind is not None and kind != target.kind.name:
+        wanted = _target_of(func, target).kind.name
+        if kind is not None and kind != wanted:
             raise ReduceError(
-                f"{var.name_hint} was lowered for {kind}, the target is {target.kind.name}; "
-                f"needs target {kind}, or the function lowered with a plan for {target.kind.name}"
+                f"{var.name_hint} was lowered for {kind}, the target is {wanted}; "
+                f"needs target {kind}, or the function lowered with a plan for {wanted}"
             )
     return mod
 
@@ -245,9 +246,18 @@ def _all_lowered(mod: tvm.IRModule, target: tvm.target.Target, how: Settings) ->
             "fallback=False with a Relax module; needs PrimFuncs, since a whole model holds other operators"
         )
     return tvm.IRModule(
-        {g: lower(f, plan_with(f, target, how)) if _schedulable(f) else f for g, f in mod.functions_items()},
+        {
+            g: lower(f, plan_with(f, _target_of(f, target), how)) if _schedulable(f) else f
+            for g, f in mod.functions_items()
+        },
         attrs=mod.attrs,
     )
+
+
+def _target_of(func: Any, target: tvm.target.Target) -> tvm.target.Target:
+    """What a function is built for: its own target, where it carries one."""
+    own = func.attrs.get("target") if func.attrs else None
+    return target if own is None else own
 
 
 def _is_relax(mod: tvm.IRModule) -> bool:

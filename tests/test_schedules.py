@@ -175,6 +175,16 @@ def test_a_kernel_is_built_for_its_own_target_kind_only() -> None:
     tr.compile(lowered, CUDA)
 
 
+@pytest.mark.parametrize("fallback", [True, False])
+def test_a_function_with_a_target_of_its_own_is_built_for_that(fallback: bool) -> None:
+    func = get_workload("softmax").func((4, 64))
+    own = func.with_attr("target", tvm.target.Target("metal")).with_attr("global_symbol", "own")
+    lowered = tr.lower(own, tr.plan(own, "metal")).with_attr("global_symbol", "lowered")
+    mod = tvm.IRModule({"own": own, "lowered": lowered, "other": func.with_attr("global_symbol", "other")})
+    built = tr.compile(mod, "cuda", fallback=fallback)
+    assert {str(m.kind) for m in built.mod.imports} == {"cuda", "metal"}
+
+
 @pytest.mark.parametrize("nothing", [None, "softmax"])
 def test_only_functions_and_modules_compile(nothing: Any) -> None:
     with pytest.raises(ReduceError, match=r"is of type \w+; needs a PrimFunc or an IRModule"):
