@@ -261,12 +261,12 @@ def launched(k: Kernel, groups: Any | None = None) -> Any:
     """The statement that launches what was written: a group for each program, or `groups` of them."""
     c = k.candidate
     if groups is None:
-        groups = row_count(k)
-        it = str(groups.ty.dtype)
-        each = c.packing * c.rows
-        if each > 1:
-            groups = tirx.FloorDiv(groups + imm(each - 1, it), imm(each, it))
-        groups = groups * imm(c.splits, it) if c.splits > 1 else groups
+        rows, each = row_count(k), c.packing * c.rows
+        if isinstance(rows, tirx.IntImm):  # rounding up in 32 bits may take more
+            groups = imm(-(-int(rows.value) // each) * c.splits)
+        else:
+            groups = tirx.FloorDiv(rows + imm(each - 1, "int64"), imm(each, "int64")) if each > 1 else rows
+            groups = groups * imm(c.splits, "int64") if c.splits > 1 else groups
     threads = [(k.lane, "threadIdx.x", imm(c.width))]
     if c.packing > 1:
         threads.append((k.slot, "threadIdx.y", imm(c.packing)))

@@ -15,7 +15,7 @@ from tests.functions import legalized, symbol, topi_func
 from tests.launch import TARGETS, Kernel, check, narrow, wide
 from tirx_reduce import facts
 from tirx_reduce.bench.workloads import get_workload
-from tirx_reduce.schedules import lower, plan, state
+from tirx_reduce.schedules import force, lower, plan, state
 from tirx_reduce.schedules.planning import ROW_COUNTS
 from tirx_reduce.values import Candidate
 
@@ -265,3 +265,11 @@ def test_relax_layer_norm_with_a_symbolic_hidden_size(target: str) -> None:
             np_layer_norm(wide(x), 1e-5) * wide(w) + wide(b),
             columns=shape[1],
         )
+
+
+@BOTH
+def test_as_many_rows_as_32_bits_count(target: str) -> None:
+    """The last group is not full; rounding up to it takes 33 bits."""
+    func = get_workload("softmax").func((2**31 - 1, 4), "float32")
+    text = lower(func, force(func, Candidate(width=4, packing=16, vector=4), target)).script()
+    assert f'"blockIdx.x", {2**27}' in text
