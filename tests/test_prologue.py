@@ -102,6 +102,15 @@ def test_the_second_launch_loads_before_the_first_has_ended(
     checked(kernel, op, shape, dtype, orders=ORDERS)
 
 
+def test_rows_of_two_launches_may_be_overwritten() -> None:
+    """What a group of the second launch writes no other group reads, and the first launch wrote none of it."""
+    kernel = two("softmax", (2, 8192), "float32", 4, True)
+    x = get_workload("softmax").inputs((2, 8192), "float32")[0]
+    want = get_workload("softmax").expected((x.copy(),))[0]
+    emulator.emulate(kernel.executable, x, x, orders=ORDERS)
+    check(x, wide(want), columns=8192)
+
+
 def test_a_launch_must_not_follow_one_that_offers_early(monkeypatch: pytest.MonkeyPatch) -> None:
     right = prologue.open_launch
     monkeypatch.setattr(prologue, "open_launch", lambda k, followed=False: right(k))

@@ -116,7 +116,7 @@ static __attribute__((noinline)) void device_access(uint64_t a, int bytes, void*
     fail(F_OUT_OF_BOUNDS, "the address lies outside every buffer", pc, S_DEVICE, best,
          best < 0 ? -1 : int64_t(a - g_regions[best].start), WRITE, bytes);
   }
-  if (UNLIKELY(!g_cur->begun && (WRITE || !g_cur->follows || g_regions[id - 1].flags & REGION_WRITTEN)))
+  if (UNLIKELY(!g_cur->begun && (WRITE || !g_cur->follows || g_regions[id - 1].flags & REGION_EARLIER)))
     fail(F_RACE, "device memory is touched before tirx_reduce_begin, while the launch before may still run", pc, S_DEVICE,
          int(id - 1), int64_t(a - g_regions[id - 1].start), WRITE, bytes);
   Region& r = g_regions[id - 1];

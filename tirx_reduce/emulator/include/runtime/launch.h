@@ -138,6 +138,8 @@ API int emu_launch(Launch* l) {
   g_rng = l->seed * 0x9E3779B97F4A7C15ull + 0x2545F4914F6CDD1Dull;
   if (g_groups > MAX_CLUSTER || l->grid[0] % g_groups || lay_out(l)) return -1;
   g_launch_tick = ++g_tick;
+  for (uint32_t i = 0; i < g_n_regions; ++i)
+    if (g_regions[i].flags & REGION_WRITTEN) g_regions[i].flags |= REGION_EARLIER;
   forget_copies();
   prepare(l);
   uint64_t clusters = uint64_t(l->grid[0]) * l->grid[1] * l->grid[2] / g_groups;

@@ -23,7 +23,7 @@ enum { R_SUBGROUP = 0x4000, R_GROUP = 0x8000, R_ALL = 0xffff };
 enum { W_MAILBOX = 0x4000, W_SENT = 0x8000, MAX_MAILBOXES = 0x1000 };
 
 enum Flags { REGION_TRACKED = 1, REGION_ONCE = 2, REGION_CONSTANT = 4, REGION_WORKSPACE = 8, REGION_INPUT = 16,
-             REGION_WRITTEN = 32 };
+             REGION_WRITTEN = 32, REGION_EARLIER = 64 };  // the last: by a launch before this one
 
 struct Region {
   uint64_t start, bytes;
