@@ -171,8 +171,9 @@ class Stream:
 
     @property
     def of_row(self) -> bool:
-        """Whether what is accessed depends on the row: all but weights."""
-        return any(isinstance(e, RowIndex | Load) for e in walk(self.access.full or self.access.row))
+        """Whether what is accessed belongs to the row (the only one, perhaps): all but weights."""
+        parts = walk(self.access.full or self.access.row)
+        return self.access.dense or any(isinstance(e, RowIndex | Load) for e in parts)
 
     def wide(self, row: Row) -> bool:
         """Whether a packet can be accessed at once."""
