@@ -259,11 +259,11 @@ def _few(shape: Shape, most: int, cores: int) -> _Rung:
         lanes = 256 if rows <= 4 else 128
         return _Rung(lanes=64 * lanes, splits=64, reuse="reload", merged=shape.reductions > 1)
     splits = _parts(n / 2048 if n <= 8192 else min(n, 65536) / 6400, most)
-    if shape.fused and shape.storage_bytes < 4 and 4096 < n <= 8192 and cores < 2 * rows:
+    swept = shape.fused and shape.storage_bytes < 4 and n <= 8192
+    if swept and n > 4096 and cores < 2 * rows:
         return _Rung(lanes=n / 8, splits=2, idle=10)
     if n <= 65536 and 2 * splits * rows <= cores:
-        if shape.fused and shape.storage_bytes < 4 and n <= 8192:
-            splits = _even(n, splits)
+        splits = _even(n, splits) if swept else splits
         return _Rung(lanes=n / 8, splits=min(most, 2 * splits), idle=1)
     if n <= 8192:
         return _Rung(lanes=n / 14, splits=splits, idle=1)

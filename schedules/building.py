@@ -17,7 +17,7 @@ from tirx_reduce.values import DeviceLimits
 
 from .addresses import check_addresses
 from .planning import KIND, MAPPING, as_target, lower, plan_with
-from .rule import gpu_function, is_scheduled, name_of, scheduling_pass, stock_rules
+from .rule import gpu_function, is_scheduled, name_of, scheduling_pass, stock_rules, target_of
 from .settings import Settings, current, settings, using
 
 NAME = "tirx_reduce"
@@ -177,7 +177,7 @@ def _module(mod: Any, target: tvm.target.Target) -> tvm.IRModule:
     check_type("mod", mod, tvm.IRModule, "a PrimFunc or an IRModule")
     for var, func in mod.functions_items():
         kind = func.attrs.get(KIND) if func.attrs else None
-        wanted = _target_of(func, target).kind.name
+        wanted = target_of(func, target).kind.name
         if kind is not None and kind != wanted:
             raise ReduceError(
                 f"{var.name_hint} was lowered for {kind}, the target is {wanted}; "
@@ -247,17 +247,11 @@ def _all_lowered(mod: tvm.IRModule, target: tvm.target.Target, how: Settings) ->
         )
     return tvm.IRModule(
         {
-            g: lower(f, plan_with(f, _target_of(f, target), how)) if _schedulable(f) else f
+            g: lower(f, plan_with(f, target_of(f, target), how)) if _schedulable(f) else f
             for g, f in mod.functions_items()
         },
         attrs=mod.attrs,
     )
-
-
-def _target_of(func: Any, target: tvm.target.Target) -> tvm.target.Target:
-    """What a function is built for: its own target, where it carries one."""
-    own = func.attrs.get("target") if func.attrs else None
-    return target if own is None else own
 
 
 def _is_relax(mod: tvm.IRModule) -> bool:

@@ -21,7 +21,7 @@ from tirx_reduce.program import Const, Load, item_bytes
 from . import cluster
 from .memory import memory_dtype
 from .passes import Pass
-from .state import Kernel, first_row, loads_of, row_count
+from .state import Kernel, first_row, groups_of, loads_of, row_count
 from .tir import Block, both, cast, imm, load
 from .walks import load_ahead
 
@@ -128,9 +128,8 @@ def _vectors(k: Kernel, block: Block, loads: list[Load]) -> None:
         return
     columns, rows = int(k.program.columns.value), row_count(k)
     # A share of a group that never starts is left out, and a large one comes late.
-    usual = rows.value if isinstance(rows, tirx.IntImm) else k.rows.usual
-    each = k.candidate.packing * k.candidate.rows
-    groups = min(SHARES, max(1, -(-usual // each) * k.candidate.splits))
+    usual = int(rows.value) if isinstance(rows, tirx.IntImm) else k.rows.usual
+    groups = min(SHARES, max(1, groups_of(k.candidate, usual)))
     for e in loads:
         if e.index.stride != 1 or not isinstance(e.index.row, Const):
             continue

@@ -164,9 +164,14 @@ def _target(func: Any) -> tvm.target.Target | None:
     """The GPU target that a PrimFunc is for; None for host functions and anything else."""
     if not isinstance(func, tirx.PrimFunc):
         return None
-    own = func.attrs.get("target") if func.attrs else None
-    target = own if own is not None else tvm.target.Target.current(allow_none=True)
+    target = target_of(func, tvm.target.Target.current(allow_none=True))
     return target if target is not None and target.kind.name in ("metal", "cuda") else None
+
+
+def target_of(func: Any, otherwise: Any) -> Any:
+    """What a function is built for: its own target, where it carries one."""
+    own = func.attrs.get("target") if func.attrs else None
+    return otherwise if own is None else own
 
 
 def gpu_function(func: Any) -> bool:

@@ -114,7 +114,12 @@ def short_launch(candidate: Candidate, rows: int | None) -> bool:
     """Whether a launch over so many rows has one wave of groups or little more."""
     if rows is None:
         return False
-    return -(-rows // (candidate.packing * candidate.rows)) * candidate.splits <= SHORT_LAUNCH
+    return groups_of(candidate, rows) <= SHORT_LAUNCH
+
+
+def groups_of(candidate: Candidate, rows: int) -> int:
+    """Groups that so many rows start."""
+    return -(-rows // (candidate.packing * candidate.rows)) * candidate.splits
 
 
 # Elements of a tensor whose offsets, and those a little behind it, are int32.
@@ -263,7 +268,7 @@ def launched(k: Kernel, groups: Any | None = None) -> Any:
     if groups is None:
         rows, each = row_count(k), c.packing * c.rows
         if isinstance(rows, tirx.IntImm):  # rounding up in 32 bits may take more
-            groups = imm(-(-int(rows.value) // each) * c.splits)
+            groups = imm(groups_of(c, int(rows.value)))
         else:
             groups = tirx.FloorDiv(rows + imm(each - 1, "int64"), imm(each, "int64")) if each > 1 else rows
             groups = groups * imm(c.splits, "int64") if c.splits > 1 else groups

@@ -262,9 +262,7 @@ def _split_refusal(candidate: Candidate, limits: DeviceLimits, columns: int | No
 
 def _reuse_refusal(candidate: Candidate, facts: RowFacts, needs: _Needs, limits: DeviceLimits) -> str | None:
     reuse = candidate.reuse
-    # The subgroups of a group exchange partial results, where there are several to a program.
-    subgroups = candidate.threads // limits.subgroup_size if candidate.width > limits.subgroup_size else 0
-    slots = needs.slot_bytes * subgroups
+    slots = _slot_bytes(candidate, needs, limits)
     if reuse == "reload":
         return _shared_refusal(reuse, slots, limits.shared_bytes)
     if facts.kept == 0:
@@ -280,6 +278,12 @@ def _reuse_refusal(candidate: Candidate, facts: RowFacts, needs: _Needs, limits:
         return _mixed_refusal(candidate, facts.kept, facts.columns, needs, slots, limits)
     needed = needs.kept_bytes * _lane_slots(candidate, facts.columns) + slots
     return _shared_refusal(reuse, needed, _shared_room(facts.kept, limits))
+
+
+def _slot_bytes(candidate: Candidate, needs: _Needs, limits: DeviceLimits) -> int:
+    """The subgroups of a group exchange partial results, where there are several to a program."""
+    subgroups = candidate.threads // limits.subgroup_size if candidate.width > limits.subgroup_size else 0
+    return needs.slot_bytes * subgroups
 
 
 def _mixed_refusal(
@@ -333,8 +337,8 @@ def _resident_refusal(
     copied = [needs.dense.count(d) for d in needs.dense if item_bytes(d) * candidate.vector == VECTOR_BYTES]
     if not copied:
         return f"resident: no dense matrix with packets of {VECTOR_BYTES} bytes; copies take that many each"
-    subgroups = candidate.threads // limits.subgroup_size if candidate.width > limits.subgroup_size else 0
-    needed = max(copied) * VECTOR_BYTES // candidate.vector * slots + 2 * needs.slot_bytes * subgroups
+    row_bytes = max(copied) * VECTOR_BYTES // candidate.vector * slots
+    needed = row_bytes + 2 * _slot_bytes(candidate, needs, limits)
     return _shared_refusal("resident", needed, limits.opt_in_shared_bytes)
 
 
