@@ -14,7 +14,7 @@ from typing import Any
 from tvm import tirx
 
 from tirx_reduce.ends import fewest_packets, most_left
-from tirx_reduce.program import Access, Load, RowIndex, item_bytes, walk
+from tirx_reduce.program import Access, item_bytes, uses_row
 
 from .tir import UNROLLED, VECTORIZED, Block, cast, imm, load
 
@@ -172,8 +172,7 @@ class Stream:
     @property
     def of_row(self) -> bool:
         """Whether what is accessed belongs to the row (the only one, perhaps): all but weights."""
-        parts = walk(self.access.full or self.access.row)
-        return self.access.dense or any(isinstance(e, RowIndex | Load) for e in parts)
+        return self.access.dense or uses_row(self.access)
 
     def wide(self, row: Row) -> bool:
         """Whether a packet can be accessed at once."""

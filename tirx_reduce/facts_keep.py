@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from .program import ColIndex, Const, Expr, Load, Op, RowIndex, RowProgram, RowValue, children, item_bytes
+from .program import ColIndex, Const, Expr, Load, Op, RowProgram, RowValue, children, item_bytes, uses_row
 
 
 class Walks:
@@ -72,7 +72,7 @@ class Walks:
         """Whether all rows read the same through `load` (a weight, a bias). A single row has no vectors."""
         if not self.program.rows:
             return False
-        return not any(isinstance(e, RowIndex | Load) for e in _parts(load.index.full or load.index.row))
+        return not uses_row(load.index)
 
     def kept(self) -> tuple[Expr, ...]:
         """The largest values of a column that need no reduction and no vector, and serve in later walks.

@@ -230,6 +230,11 @@ def walk(*roots: Expr) -> Iterator[Expr]:
         yield from visit(root)
 
 
+def uses_row(access: Access) -> bool:
+    """Whether the offset plays out differently from row to row, by the row's index or by what is looked up."""
+    return any(isinstance(e, RowIndex | Load) for e in walk(access.full or access.row))
+
+
 def uses_column(expr: Expr) -> bool:
     """Whether `expr` differs from column to column."""
     return any(isinstance(e, ColIndex) or (isinstance(e, Load) and e.index.stride != 0) for e in walk(expr))
