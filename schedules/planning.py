@@ -35,9 +35,9 @@ from .settings import Settings, settings
 from .state import short_launch
 from .tir import function
 
-# Row counts at which a symbolic launch is planned; between two that agree there is one kernel.
 BFLOAT16 = 80
 """The first CUDA architecture that has bfloat16."""
+# Row counts at which a symbolic launch is planned; between two that agree there is one mapping.
 ROW_COUNTS = tuple(4**k for k in range(11))
 # Columns assumed where they are symbolic: the hidden size that most language models of this size class have.
 ASSUMED_COLUMNS = 4096
