@@ -297,12 +297,17 @@ def _few_unaligned(shape: Shape, most: int) -> _Rung:
 
 
 def _alone(shape: Shape, vector: int, limits: DeviceLimits) -> _Rung:
-    """One group a row; few rows of more columns than it holds are split over launches."""
+    """One group a row; few rows of more columns than it holds are split over launches, which Metal is spared.
+
+    A second launch reads the partial results besides the row, more than an unsplit row asks for. On Metal, where no
+    device has told whether a split pays, that decides; `full_scope` lists it, and `force` takes it.
+    """
     n, cores = shape.columns, limits.cores or ASSUMED_CORES
     few, narrow, two = shape.rows < cores, shape.storage_bytes < 4, shape.reductions > 1
     if n > 65536:
-        groups = min(32, 1 << (max(1, cores // shape.rows).bit_length() - 1)) if few else 1
-        return _Rung(lanes=512 * groups if few else WIDEST, splits=groups, reuse="reload", merged=two)
+        split = few and limits.kind != "metal"
+        groups = min(32, 1 << (max(1, cores // shape.rows).bit_length() - 1)) if split else 1
+        return _Rung(lanes=512 * groups if split else WIDEST, splits=groups, reuse="reload", merged=two)
     if n <= SHORT:
         return _Rung(lanes=n / 8)
     merged = two and not few and n > 2048 and not narrow

@@ -184,3 +184,17 @@ def test_rows_that_cannot_stay_take_what_they_took_before() -> None:
     older = {**HOPPER, "arch": "sm_80"}
     plan = tr.plan(get_workload("layer_norm").func((1024, 32768), "bfloat16"), older, policy="ladder")
     assert plan.candidate.resident == 0
+
+
+@pytest.mark.parametrize("op", ["softmax", "rms_norm", "layer_norm"])
+@pytest.mark.parametrize("shape", [(1, 65537), (1, 131072), (8, 131072), (31, 262144)])
+def test_a_row_has_one_group_on_metal(op: str, shape: tuple[int, int]) -> None:
+    """A second launch would ask for partial results besides the row."""
+    assert tr.plan(get_workload(op).func(shape, "float32"), "metal", policy="ladder").candidate.splits == 1
+
+
+@pytest.mark.parametrize(("rows", "splits"), [(1, 32), (8, 8), (100, 1), (200, 1)])
+def test_few_long_rows_take_launches_where_groups_form_no_cluster(rows: int, splits: int) -> None:
+    older = {**HOPPER, "arch": "sm_80"}
+    plan = tr.plan(get_workload("softmax").func((rows, 131072), "float32"), older, policy="ladder")
+    assert (plan.candidate.splits, plan.candidate.reuse) == (splits, "reload")
