@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tirx_reduce.bench.build import Case
+from tirx_reduce.bench.dtypes import dtype_name
 from tirx_reduce.bench.shapes import Shape, shape_text
 from tirx_reduce.errors import ReduceError
 
@@ -59,34 +60,36 @@ def lines(
     groups
         Some of `table` (72 lines), `odd` (columns that no vector divides), `fused`.
     operators, shapes, dtypes
-        What to keep; empty keeps all. Shapes may be others than the grid's, with the grid's operators.
+        What to keep; empty keeps all. Shapes and dtypes may be others than the grid's, with the grid's operators.
 
     Raises
     ------
     ReduceError
-        A group is unknown, or nothing is left.
+        A group or a dtype is unknown, or nothing is left.
     """
     unknown = [g for g in groups if g not in GROUPS]
     if unknown:
         raise ReduceError(f"group {unknown[0]!r} is not known; needs some of {', '.join(GROUPS)}")
+    wanted = [dtype_name(d) for d in dtypes]
+    every = (*DTYPES, *(d for d in wanted if d not in DTYPES))
     found: list[Case] = []
     if TABLE in groups:
-        found += _product(TABLE_SHAPES)
+        found += _product(TABLE_SHAPES, every)
     if ODD in groups:
-        found += _product(ODD_SHAPES)
+        found += _product(ODD_SHAPES, every)
     if FUSED in groups:
-        found += [Case(operator=o, shape=s, dtype="bfloat16") for o, s in FUSED_CASES]
+        found += [Case(operator=o, shape=s, dtype=d) for o, s in FUSED_CASES for d in every if d != "float32"]
     new = [s for s in shapes if all(c.shape != s for c in found)]
-    found += _product(tuple(s for s in new if len(s) == 2))
+    found += _product([s for s in new if len(s) == 2], every)
     if "add_rms_norm" in operators:
-        found += [Case(operator="add_rms_norm", shape=s, dtype=d) for s in new if len(s) == 2 for d in DTYPES]
-    found += [Case(operator="masked_softmax", shape=s, dtype=d) for s in new if len(s) > 2 for d in DTYPES]
+        found += [Case(operator="add_rms_norm", shape=s, dtype=d) for s in new if len(s) == 2 for d in every]
+    found += [Case(operator="masked_softmax", shape=s, dtype=d) for s in new if len(s) > 2 for d in every]
     kept = tuple(
         c
         for c in found
         if (not operators or c.operator in operators)
         and (not shapes or c.shape in shapes)
-        and (not dtypes or c.dtype in dtypes)
+        and (not wanted or c.dtype in wanted)
     )
     if not kept:
         raise ReduceError("no line of the grid is left; needs operators, shapes and dtypes that it has")
@@ -105,5 +108,5 @@ def title(case: Case) -> str:
     return f"{case.dtype} {case.operator} {shape_text(case.shape)}"
 
 
-def _product(shapes: Collection[Shape]) -> list[Case]:
-    return [Case(operator=o, shape=s, dtype=d) for s in shapes for d in DTYPES for o in OPERATORS]
+def _product(shapes: Collection[Shape], dtypes: Collection[str]) -> list[Case]:
+    return [Case(operator=o, shape=s, dtype=d) for s in shapes for d in dtypes for o in OPERATORS]

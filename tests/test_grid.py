@@ -42,6 +42,15 @@ def test_lines_are_chosen_by_operator_shape_and_dtype() -> None:
     assert {(c.operator, c.dtype) for c in other} == {
         (o, d) for o in ("softmax", "rms_norm", "layer_norm") for d in DTYPES
     }
+    halves = lines(("table", "fused"), dtypes=["half"])
+    assert Counter((c.operator, c.dtype) for c in halves) == {
+        **{(o, "float16"): 12 for o in ("softmax", "rms_norm", "layer_norm")},
+        ("add_rms_norm", "float16"): 4,
+        ("masked_softmax", "float16"): 3,
+    }
+    assert "table" not in {group_of(c) for c in halves}
+    with pytest.raises(ReduceError, match="unknown dtype 'float3'"):
+        lines(dtypes=["float3"])
     with pytest.raises(ReduceError, match="no line of the grid is left"):
         lines(operators=["argmax"])
     with pytest.raises(ReduceError, match="group 'even' is not known"):
