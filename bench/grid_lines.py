@@ -9,8 +9,9 @@ from tirx_reduce.bench.dtypes import dtype_name
 from tirx_reduce.bench.shapes import Shape, shape_text
 from tirx_reduce.errors import ReduceError
 
-TABLE, ODD, FUSED = "table", "odd", "fused"
+TABLE, ODD, FUSED, OTHER = "table", "odd", "fused", "other"
 GROUPS = (TABLE, ODD, FUSED)
+"""What the grid has; `other` is what a caller names besides."""
 DTYPES = ("float32", "bfloat16")
 OPERATORS = ("softmax", "rms_norm", "layer_norm")
 TABLE_SHAPES: tuple[Shape, ...] = (
@@ -33,8 +34,9 @@ NEIGHBOURS: dict[Shape, Shape] = {
     (4096, 4095): (4096, 4096),
     (37, 1537): (37, 1536),
     (64, 12289): (64, 12288),
+    (1000, 50257): (1000, 50256),
 }
-"""The aligned shape beside an odd one, where the table has it."""
+"""The aligned shape beside an odd one; the last is none of the grid's."""
 FUSED_CASES: tuple[tuple[str, Shape], ...] = (
     ("add_rms_norm", (4096, 4096)),
     ("add_rms_norm", (16384, 1024)),
@@ -100,7 +102,9 @@ def group_of(case: Case) -> str:
     """Which part of the grid a case belongs to; `table` needs the table's shape, operator and dtype."""
     if case.operator in OPERATORS and case.shape in TABLE_SHAPES and case.dtype in DTYPES:
         return TABLE
-    return FUSED if case.operator not in OPERATORS else ODD
+    if case.operator not in OPERATORS:
+        return FUSED
+    return ODD if case.shape in ODD_SHAPES and case.dtype in DTYPES else OTHER
 
 
 def title(case: Case) -> str:

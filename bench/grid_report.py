@@ -15,7 +15,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from tirx_reduce.bench.build import Case
-from tirx_reduce.bench.grid_lines import GROUPS, NEIGHBOURS, ODD, TABLE, group_of
+from tirx_reduce.bench.grid_lines import GROUPS, NEIGHBOURS, ODD, OTHER, TABLE, group_of
 from tirx_reduce.bench.peers import COPY, DLIGHT, PEERS
 from tirx_reduce.bench.records import check_identity, of_kind, read
 from tirx_reduce.bench.shapes import shape_text
@@ -183,7 +183,7 @@ def markdown(rows: Sequence[Row], *, wide: bool = False) -> str:
     policies = list(dict.fromkeys(p for r in rows for p in r["ours"]))
     others = [n for n in OTHERS if any(n in r["peers"] for r in rows)] if wide else []
     out: list[str] = []
-    for group in GROUPS:
+    for group in (*GROUPS, OTHER):
         mine = [r for r in rows if r["group"] == group]
         if mine:
             out += [f"**{group}** on {mine[0]['device']}, {mine[0]['regime']}, median µs of one launch", ""]

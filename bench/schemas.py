@@ -109,7 +109,7 @@ PEERS_ROW = _object(
         "dtype": STRING,
         "operator": STRING,
         "shape": STRING,
-        "group": {"enum": ["table", "odd", "fused"]},
+        "group": {"enum": ["table", "odd", "fused", "other"]},
         "policy": STRING,
         "regime": {"enum": ["warm", "cold"]},
         "copied_bytes": INTEGER,

@@ -23,6 +23,8 @@ SHORT = 512
 MOST_GROUPS = 16
 HANDFUL = 1 << 20
 """Elements that two launches read, the second time from the second cache, sooner than one cluster a row does once."""
+LONGEST = 196607
+"""Columns of 16 bits, of which the same is said from here on."""
 WIDEST = 1024
 SMALL_GROUP = 256
 """Lanes of a group where a core holds several of them."""
@@ -59,7 +61,8 @@ class _Rung:
     splits: int = 1
     reuse: str = "private"
     merged: bool = False
-    rows: int = 1
+    packing: int = 0
+    """Rows of a group; 0 leaves it to the threads and rows that there are."""
     idle: float = 3.0
     """What a lane that has nothing to take weighs against a width that is as much too large, in logarithms."""
 
@@ -94,14 +97,14 @@ def wanted(shape: Shape, vector: int, limits: DeviceLimits) -> Candidate:
         width = min(limits.subgroup_size, 1 << max(0, math.ceil(math.log2(max(1.0, rung.lanes)))))
     else:
         width = _width(rung, shape, vector, limits)
+    packing = rung.packing or _packing(shape, width, limits)
     return Candidate(
         width=width,
-        packing=_packing(shape, width, limits, rung.rows) if rung.splits == 1 else 1,
+        packing=packing if rung.splits == 1 else 1,
         vector=vector,
         reuse=rung.reuse,
         splits=rung.splits,
         merged=rung.merged,
-        rows=rung.rows,
     )
 
 
@@ -176,7 +179,7 @@ def _clustered(shape: Shape, vector: int, limits: DeviceLimits) -> _Rung:
     if shape.rows < (4 if shape.storage_bytes < 4 else 3) * cores and 4096 < n <= 8192 and n % vector == 0:
         return _thin(shape, most, cores)
     if shape.storage_bytes < 4 and vector > 1:
-        return _sixteen_bits(shape, vector, most)
+        return _sixteen_bits(shape, vector, most, cores)
     if n <= (5632 if shape.reductions > 1 or n % vector else 2048):
         return _Rung(lanes=n / 8)
     if n <= 8192:
@@ -195,11 +198,29 @@ def _thin(shape: Shape, most: int, cores: int) -> _Rung:
     n = shape.columns
     if shape.storage_bytes >= 4:
         return _Rung(lanes=n / 12, splits=min(4, most))
+    if shape.weighted and (n <= 6144 or shape.rows < 3 * cores):
+        return _some_norms(shape, cores)
     if shape.fused and n > 6144 and shape.rows <= 2 * cores:
         return _Rung(lanes=n / 8, idle=10)
     if shape.reductions == 1:
         return _Rung(lanes=n / 16, splits=2, idle=10)
+    if shape.rows < 2 * cores:
+        return _Rung(lanes=480, idle=0)
     return _Rung(lanes=n / 14, splits=2, reuse="shared", idle=10)
+
+
+def _some_norms(shape: Shape, cores: int) -> _Rung:
+    """A LayerNorm in 16 bits of 4097 to 8192 columns, from two rows for five cores on to four a core.
+
+    One group a row, of which a core holds two or more, and the same number for most lengths; two packets a lane where
+    every core has three rows.
+    """
+    n, rows = shape.columns, shape.rows
+    if rows >= 3 * cores:
+        return _Rung(lanes=n / 16, idle=10)
+    if n > 7168 and rows < 2 * cores:
+        return _Rung(lanes=n / 16, splits=2)
+    return _Rung(lanes=max(480, n / 16), idle=0)
 
 
 def _long(shape: Shape, most: int) -> _Rung:
@@ -220,18 +241,20 @@ def _long_sixteen_bits(shape: Shape, most: int) -> _Rung:
     return _Rung(lanes=n / 64, splits=most)
 
 
-def _sixteen_bits(shape: Shape, vector: int, most: int) -> _Rung:
+def _sixteen_bits(shape: Shape, vector: int, most: int, cores: int) -> _Rung:
     """Streams of 16-bit rows."""
     n = shape.columns
     if n % vector:
         if n <= 8192:
             return _Rung(lanes=n / (16 if shape.reductions > 1 and not shape.weighted else 32))
         return _Rung(lanes=n / 32, splits=min(8, most), reuse="shared" if shape.weighted else "private")
-    if n < 1024 and shape.reductions == 1 and not shape.fused:
+    if n <= 2560 and shape.weighted:
+        return _short_norms(shape, cores)
+    waves, two = shape.rows / cores, shape.reductions > 1
+    if waves < (16 if two else 12) and not shape.fused and (n <= 1024 or (two and n <= 2048)):
+        return _Rung(lanes=n / (8 if n <= 1024 else 16), packing=2 if waves >= 8 else 1)
+    if n < 1024 and not two and not shape.fused:
         return _Rung(lanes=64, idle=0)
-    if n <= 1024 and shape.weighted:
-        # Weights take as many accesses as rows do: two rows a program read them once.
-        return _Rung(lanes=n / 16, rows=2)
     if n <= 4096:
         # With more to read than the row, what is kept may be wider than 16 bits (a mask added): registers are as quick.
         alone = shape.reductions > 1 and not shape.weighted
@@ -243,6 +266,8 @@ def _sixteen_bits(shape: Shape, vector: int, most: int) -> _Rung:
     if shape.reductions == 1:
         splits = min(8, max(2, 1 << int(math.log2(n / 4096))), most)
         return _Rung(lanes=max(128 * splits, n / 32), splits=splits)
+    if n <= 8192 and shape.weighted and (n <= 6144 or shape.rows >= 8 * cores):
+        return _Rung(lanes=n / 32)
     if n <= 8192:
         return _Rung(lanes=n / (24 if shape.weighted else 20), reuse="shared")
     if shape.weighted and n <= 16384:
@@ -251,14 +276,26 @@ def _sixteen_bits(shape: Shape, vector: int, most: int) -> _Rung:
     return _Rung(lanes=n / 32, splits=splits, reuse="shared" if shape.weighted else "private")
 
 
+def _short_norms(shape: Shape, cores: int) -> _Rung:
+    """Streams of a LayerNorm in 16 bits: small rows, several a group, once every core has enough of them."""
+    n, waves = shape.columns, shape.rows / cores
+    if n <= 1024:
+        return _Rung(lanes=32) if waves >= 24 else _Rung(lanes=n / 8, packing=2 if waves >= 8 else 1)
+    if waves >= 12:
+        return _Rung(lanes=64, idle=0)
+    return _Rung(lanes=min(192, n / 8), idle=0) if waves >= 8 else _Rung(lanes=n / 16)
+
+
 def _few(shape: Shape, most: int, cores: int) -> _Rung:
     """Fewer rows than cores: what counts is how soon the last lane has its data."""
     n, rows = shape.columns, shape.rows
-    if n > 65536 and shape.storage_bytes >= 4 and rows * n <= HANDFUL:
+    if n > (65536 if shape.storage_bytes >= 4 else LONGEST) and rows * n <= HANDFUL:
         # A cluster has 16 groups: two launches use the rest of the device.
-        lanes = 256 if rows <= 4 else 128
+        lanes = 256 if rows <= 4 or shape.storage_bytes < 4 else 128
         return _Rung(lanes=64 * lanes, splits=64, reuse="reload", merged=shape.reductions > 1)
     splits = _parts(n / 2048 if n <= 8192 else min(n, 65536) / 6400, most)
+    if shape.reductions > 1 and shape.storage_bytes < 4 and 4096 < n <= 8192 and 5 * rows > 2 * cores:
+        return _some_norms(shape, cores) if shape.weighted else _Rung(lanes=n / 16, idle=10)
     swept = shape.fused and shape.storage_bytes < 4 and n <= 8192
     if swept and n > 4096 and cores < 2 * rows:
         return _Rung(lanes=n / 8, splits=2, idle=10)
@@ -283,8 +320,20 @@ def _few(shape: Shape, most: int, cores: int) -> _Rung:
 def _crowded(shape: Shape, most: int, cores: int) -> _Rung:
     """Long rows of more groups than cores: small ones, and about as many as have a place at once."""
     groups, room = shape.rows * most, (1.25 if shape.storage_bytes < 4 else 2) * cores * WIDEST
+    if shape.storage_bytes < 4 and shape.columns > 65536 and groups * SMALL_GROUP > room:
+        return _crowded_sixteen_bits(shape, most)
     splits = most if groups * SMALL_GROUP <= room else min(most, 8)
     return _Rung(lanes=splits * (320 if groups <= 2 * cores else SMALL_GROUP), splits=splits, idle=8)
+
+
+def _crowded_sixteen_bits(shape: Shape, most: int) -> _Rung:
+    """Among them rows of which registers hold as much as a lane may keep: as many groups as a cluster has."""
+    n = shape.columns
+    if shape.weighted:
+        return _Rung(lanes=n / 36, splits=most, reuse="shared")
+    if shape.reductions > 1:
+        return _Rung(lanes=n / 56, splits=most)
+    return _Rung(lanes=n / 48, splits=most if n >= 131072 else min(most, 8), reuse="shared")
 
 
 def _few_unaligned(shape: Shape, most: int) -> _Rung:
@@ -323,10 +372,8 @@ def _alone(shape: Shape, vector: int, limits: DeviceLimits) -> _Rung:
     return _Rung(lanes=n / lane, merged=merged)
 
 
-def _packing(shape: Shape, width: int, limits: DeviceLimits, rows: int) -> int:
+def _packing(shape: Shape, width: int, limits: DeviceLimits) -> int:
     """Programs of a group: enough threads to fill one, none where every row can have a core to itself."""
-    if rows > 1:
-        return max(1, 2 * limits.subgroup_size // width)
     narrow = shape.storage_bytes < 4 and not shape.weighted
     wide = shape.columns <= SHORT and (narrow or limits.max_cluster <= 1)
     wide = wide or (shape.columns < 1024 and narrow and shape.reductions == 1 and limits.max_cluster > 1)

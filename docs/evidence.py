@@ -143,11 +143,13 @@ def _cut(line: str) -> str:
 def counts() -> str:
     """What the peers' table says in numbers."""
     final = rows_of([STUDY / "grid.jsonl.xz", STUDY / "grid_compile.jsonl.xz"])
-    counted = STUDY / "counters.jsonl.xz"
-    read_there = counters_report.readings(counters_report.rows_of([counted])) if counted.exists() else None
+    counted = [p for p in (STUDY / f"{n}.jsonl.xz" for n in COUNTED) if p.exists()]
+    read_there = counters_report.readings(counters_report.rows_of(counted))
+    neighbour = STUDY / "grid_neighbour.jsonl.xz"
+    beside = rows_of([neighbour]) if neighbour.exists() else ()
     lines = json.loads((STUDY / "before_prologue.json").read_text())["lines"]
     before = {(dtype, operator, shape): share for dtype, operator, shape, share in lines}
-    return grid.counts(final, before, table, read_there)
+    return grid.counts(final, before, table, read_there, beside)
 
 
 def swept() -> str:
@@ -175,6 +177,27 @@ def swept_decode() -> str:
     return unseen.decode(STUDY / "sweeps_decode.json.gz", table)
 
 
+def swept_models() -> str:
+    """What sweeps round the shapes of models say of the ladder, and what came of it."""
+    return unseen.models(STUDY / "sweeps_models.json.gz", table)
+
+
+MODELS = (
+    "models_norm",
+    "models_norm_compile",
+    "models_softmax",
+    "models_softmax_compile",
+    "models_fused",
+    "half",
+)
+
+
+def models() -> str:
+    """Shapes that models have, and the table in float16, at first sight."""
+    rows = rows_of([STUDY / f"{name}.jsonl.xz" for name in MODELS])
+    return grid.at_first_sight(rows, table) + "\n" + _cut(markdown(rows)) + "\n"
+
+
 def warm() -> str:
     """The peers' grid over operands that stay in the cache."""
     return tables([STUDY / "grid_warm.jsonl.xz"]) + "\n"
@@ -194,7 +217,12 @@ def dispatch_elsewhere() -> str:
 
 def counters() -> str:
     """Hardware counters of some lines."""
-    return counters_report.markdown(counters_report.rows_of([STUDY / "counters.jsonl.xz"])) + "\n"
+    found = [p for p in (STUDY / f"{n}.jsonl.xz" for n in COUNTED) if p.exists()]
+    return _cut(counters_report.markdown(counters_report.rows_of(found))) + "\n"
+
+
+COUNTED = ("counters", "counters_more")
+"""Records of hardware counters; the second has lines that are short of the copy's rate."""
 
 
 # Runs that may not be there: their pages are written once their records are.
@@ -214,6 +242,8 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "prologue.md": swept_last,
     "unseen.md": swept_elsewhere,
     "decode.md": swept_decode,
+    "swept_models.md": swept_models,
+    "models.md": models,
     **{page: make for page, (records, make) in LATER.items() if (STUDY / records).exists()},
 }
 

@@ -14,9 +14,9 @@ Row = dict[str, Any]
 Line = tuple[str, str, tuple[int, ...]]
 """Dtype, operator, shape."""
 Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
+AIMS = ((64e6, 0.95), (16e6, 0.88))
+"""Bytes moved, and the share of the copy's rate from there on."""
 CLASSES = ((64e6, "64 MB and more"), (16e6, "16 to 64 MB"), (4e6, "4 to 16 MB"), (0.0, "under 4 MB"))
-
-# Likely causes of lines behind a peer, where no counter was read.
 
 
 def counts(
@@ -24,13 +24,36 @@ def counts(
     before: Mapping[tuple[str, str, str], float],
     table: Table,
     counted: Mapping[Line, str] | None = None,
+    beside: Sequence[Row] = (),
 ) -> str:
-    """All of it; `before` holds ours ÷ copy in an earlier run, `counted` what hardware counters say of a line."""
+    """All of it.
+
+    `before` holds ours ÷ copy in an earlier run, `counted` what hardware counters say of a line, `beside` a run of its
+    own for odd lines whose neighbour the grid has not.
+    """
     parts = [
-        _level(final, table), _short(final, table, counted or {}), _sizes(final, table), _targets(final, table),
-        _odd(final, table), _fused(final, table), _policies(final, table), _since(final, before, table),
+        _level(final, table), _short(final, table, counted or {}), _sizes(final, table),
+        _slow(final, table, counted or {}), _targets(final, table),
+        _odd((final, beside), table), _fused(final, table), _policies(final, table), _since(final, before, table),
     ]  # fmt: skip
     return "\n\n".join(parts) + "\n"
+
+
+def at_first_sight(rows: Sequence[Row], table: Table) -> str:
+    """Best peer ÷ ours by dtype and operator."""
+    body = []
+    for dtype in ("float32", "bfloat16", "float16"):
+        for operator in ("softmax", "rms_norm", "layer_norm", "add_rms_norm"):
+            best = [r["best"] for r in rows if (r["dtype"], r["operator"]) == (dtype, operator)]
+            if not best:
+                continue
+            raw = [float(b["ratio"]) for b in best]
+            level = sum(float(b["counted"]) >= 1.0 for b in best)
+            body.append([dtype, operator, str(len(raw)), str(level), str(sum(v >= 1.0 for v in raw)),
+                         f"{geometric_mean(raw):.3f}", f"{min(raw):.3f}"])  # fmt: skip
+    head = ["dtype", "operator", "lines", "≥ 1.00, ranges that include 1 counted as level", "≥ 1.00 by median alone",
+            "geometric mean of best peer ÷ ours", "worst"]  # fmt: skip
+    return table(head, body)
 
 
 def _name(row: Row) -> str:
@@ -92,14 +115,12 @@ def _short(rows: Sequence[Row], table: Table, counted: Mapping[Line, str]) -> st
         cause = (
             f"counted: {read}" if read else "none: every range includes 1.00" if level else "not looked into"
         )
-        plan = row["ours"][row["policy"]]["candidate"]
-        text = f"W={plan['width']} V={plan['vector']} {plan['reuse']} S={plan['splits']}"
         behind = [
             f"{n} {p['ratio']:.3f} [{p['low']:.3f}–{p['high']:.3f}]"
             for n, p in sorted(row["peers"].items(), key=lambda one: one[1].get("ratio", 9.0))
             if n != "copy" and p.get("ratio", 9.0) < 1.0
         ]
-        body.append([_name(row), "; ".join(behind), text + (" merged" if plan.get("merged") else ""), cause])
+        body.append([_name(row), "; ".join(behind), _mapping(row["ours"][row["policy"]]), cause])
     title = "## Lines that fall short\n\n"
     if not body:
         return title + "No line has a peer whose median is ahead.\n"
@@ -129,6 +150,36 @@ def _sizes(rows: Sequence[Row], table: Table) -> str:
     )
 
 
+def _slow(rows: Sequence[Row], table: Table, counted: Mapping[Line, str]) -> str:
+    """Every line of the whole grid that is short of the copy's rate, with what the counters say of it."""
+    body = []
+    for row in rows:
+        mine, copy = row["ours"][row["policy"]], row["peers"]["copy"]
+        aim = next((share for low, share in AIMS if row["copied_bytes"] >= low), 0.0)
+        if float(mine["of_copy"]) >= aim:
+            continue
+        read = counted.get((row["dtype"], row["operator"], tuple(row["case"]["shape"])), "not counted")
+        spread = f"{100 * copy['low']:.1f}–{100 * copy['high']:.1f}"
+        body.append(
+            [
+                _name(row),
+                f"{100 * float(mine['of_copy']):.1f} [{spread}]",
+                f"{100 * aim:g}",
+                _mapping(mine),
+                read,
+            ]
+        )
+    told = "Under 95 % from 64 MB on, under 88 % from 16 MB on; odd, fused and the longest rows too.\n\n"
+    head = ["line", "% of the copy's rate", "aim", "ours", "what the counters say"]
+    return "## Short of the copy\n\n" + told + (table(head, body) if body else "None.\n")
+
+
+def _mapping(mine: Mapping[str, Any]) -> str:
+    plan = mine["candidate"]
+    text = f"W={plan['width']} V={plan['vector']} {plan['reuse']} S={plan['splits']}"
+    return text + (" merged" if plan.get("merged") else "") + (" resident" if plan.get("resident") else "")
+
+
 def _targets(rows: Sequence[Row], table: Table) -> str:
     """Few long rows against 1.5 × copy; many short ones against 1.02 × copy."""
     body = []
@@ -146,26 +197,27 @@ def _targets(rows: Sequence[Row], table: Table) -> str:
     )
 
 
-def _odd(rows: Sequence[Row], table: Table) -> str:
-    """Odd columns: rate as a share of the aligned neighbour's."""
-    rates = {
-        (r["dtype"], r["operator"], r["shape"]): r["copied_bytes"] / r["ours"][r["policy"]]["us"]
-        for r in rows
-    }
-    copies = {
-        (r["dtype"], r["operator"], r["shape"]): r["copied_bytes"] / r["peers"]["copy"]["us"] for r in rows
-    }
+def _odd(runs: Sequence[Sequence[Row]], table: Table) -> str:
+    """Odd columns: rate as a share of the aligned neighbour's of the same run."""
     body = []
-    for row in rows:
-        beside = NEIGHBOURS.get(tuple(row["case"]["shape"])) if row["group"] == ODD else None
-        if beside is None:
-            continue
-        mine, other = ((row["dtype"], row["operator"], s) for s in (row["shape"], shape_text(beside)))
-        body.append([_name(row), f"{100 * rates[mine] / rates[other]:.0f} %",
-                     f"{100 * copies[mine] / copies[other]:.0f} %",
-                     f"{row['best']['ratio']:.3f} {row['best']['name']}"])  # fmt: skip
+    for rows in runs:
+        ours = {_key(r): r["copied_bytes"] / r["ours"][r["policy"]]["us"] for r in rows}
+        copies = {_key(r): r["copied_bytes"] / r["peers"]["copy"]["us"] for r in rows}
+        for row in rows:
+            neighbour = NEIGHBOURS.get(tuple(row["case"]["shape"])) if row["group"] == ODD else None
+            other = (*_key(row)[:2], shape_text(neighbour)) if neighbour else None
+            if other not in ours:
+                continue
+            best = row["best"]
+            body.append([_name(row), f"{100 * ours[_key(row)] / ours[other]:.0f} %",
+                         f"{100 * copies[_key(row)] / copies[other]:.0f} %",
+                         f"{best['ratio']:.3f} {best['name']}" if "ratio" in best else "−"])  # fmt: skip
     head = ["line", "ours: rate of the aligned neighbour", "copy: the same", "best peer ÷ ours"]
     return "## Odd columns\n\n" + table(head, body)
+
+
+def _key(row: Row) -> tuple[str, str, str]:
+    return row["dtype"], row["operator"], row["shape"]
 
 
 def _fused(rows: Sequence[Row], table: Table) -> str:

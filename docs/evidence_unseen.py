@@ -14,6 +14,7 @@ Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
 Line = Mapping[str, Any]
 OPERATORS = ("softmax", "rms_norm", "layer_norm")
 NEAR = 1.03
+MOST = 20
 
 
 def tables(path: Path, table: Table) -> str:
@@ -114,6 +115,55 @@ def decode(path: Path, table: Table) -> str:
     return said + table(
         ["operator", "shape", "copy, µs", "ladder then", "now", "best of the sweep", "µs"], body
     )
+
+
+def models(path: Path, table: Table) -> str:
+    """Shapes of models and what lies around them: the ladder then and now beside the best, sweep by sweep."""
+    lines = json.loads(gzip.decompress(path.read_bytes()))["lines"]
+    body, gained = [], []
+    for sweep in sorted({line["sweep"] for line in lines}):
+        mine = [line for line in lines if line["sweep"] == sweep]
+        both = [line for line in mine if line["ladder_now"] in dict(line["rows"])]
+        body.append(
+            [
+                str(sweep),
+                str(len(mine)),
+                str(sum(len(line["rows"]) for line in mine)),
+                *(
+                    _shown([_from_best(line, when) for line in of])
+                    for of, when in ((mine, "then"), (both, "now"))
+                ),
+                str(len(both)),
+            ]
+        )
+        gained += [(_from_best(line, "then") / _from_best(line, "now"), line) for line in both]
+    head = ["sweep", "lines", "kernels", "ladder then ÷ best: mean, most", "ladder now ÷ best: mean, most",
+            "lines that hold the ladder's mapping now"]  # fmt: skip
+    most = sorted(gained, key=lambda one: -one[0])[:MOST]
+    rows = [
+        [
+            f"{line['dtype']} {line['operator']} {line['shape'].replace('x', '×')}",
+            f"{line['copy_us']:.2f}",
+            *(f"{line[key]}: {dict(line['rows'])[line[key]]:.2f}" for key in ("ladder_then", "ladder_now")),
+            f"{gain:.2f}",
+        ]
+        for gain, line in most
+    ]
+    lost = sum(gain < 0.99 for gain, _ in gained)
+    said = (
+        f"\nThe {MOST} lines that gained most, in µs; of all {len(gained)} with both mappings, {lost} are slower "
+        f"now by more than 1 %, {min(g for g, _ in gained):.2f} at least.\n\n"
+    )
+    return table(head, body) + said + table(["line", "copy", "then", "now", "then ÷ now"], rows)
+
+
+def _from_best(line: Line, when: str) -> float:
+    times = dict(line["rows"])
+    return float(times[line[f"ladder_{when}"]] / min(times.values()))
+
+
+def _shown(ratios: Sequence[float]) -> str:
+    return f"{geometric_mean(ratios):.3f}, {max(ratios):.2f}"
 
 
 def _key(line: Line) -> tuple[str, str, str]:
