@@ -25,7 +25,7 @@ from tirx_reduce.values import Candidate, DeviceLimits, GroupPlan, RowFacts
 
 from .kernel import emit
 from .state import ANY_ROWS, Rows, small_rows
-from .tir import imm
+from .tir import Block, imm
 
 FEW = 8
 """Rows that a launch has as a rule where it may have less; one row has a kernel of its own."""
@@ -52,9 +52,9 @@ def body(reading: Any, plan: GroupPlan) -> Any:
             if low <= small < math.inf:
                 # Offsets of 64 bits take registers that cost a group a multiprocessor: only where rows are that many.
                 narrow = _guarded_or_not(reading, *of, rows, Rows(usual=usual, most=int(small)))
-                launch = tirx.IfThenElse(tirx.LE(rows, imm(int(small), "int64")), narrow, launch)
+                launch = _either(tirx.LE(rows, imm(int(small), "int64")), narrow, launch)
         # A launch of no group is an error on both backends: below the first interval nothing runs.
-        out = tirx.IfThenElse(tirx.GE(rows, imm(low, "int64")), launch, out)
+        out = _either(tirx.GE(rows, imm(low, "int64")), launch, out)
     return _one_row_apart(reading, variants[0][1].candidate, plan.limits, rows, out)
 
 
@@ -95,7 +95,7 @@ def _guarded_or_not(reading: Any, candidate: Candidate, limits: DeviceLimits, co
     if each == 1:
         return guarded
     full = tirx.EQ(tirx.FloorMod(count, imm(each, "int64")), imm(0, "int64"))
-    return tirx.IfThenElse(full, kernel(reading, candidate, limits, replace(rows, whole=True)), guarded)
+    return _either(full, kernel(reading, candidate, limits, replace(rows, whole=True)), guarded)
 
 
 def _one_row_apart(
@@ -110,7 +110,20 @@ def _one_row_apart(
         return otherwise
     one = {e.name: imm(1, e.dtype) for e in axes if isinstance(e, Sym)}
     single = kernel(reading, candidate, limits, _up_to(1), symbols={**dict(reading.symbols), **one})
-    return tirx.IfThenElse(tirx.EQ(count, imm(1, "int64")), single, otherwise)
+    return _either(tirx.EQ(count, imm(1, "int64")), single, otherwise)
+
+
+def _either(condition: Any, then: Any, otherwise: Any = None) -> Any:
+    """`then` or `otherwise`, as loops of one round or none.
+
+    TVM's own lowering may put barriers into a kernel, and refuses to where a condition stands around the launch.
+    """
+    sides = [(condition, then)] + ([] if otherwise is None else [(tirx.Not(condition), otherwise)])
+    out = Block()
+    for holds, side in sides:
+        with out.loop("once", tirx.Cast("int32", holds)) as (inside, _):
+            inside.add(side)
+    return out.stmt()
 
 
 def _row_count(reading: Any) -> Any:

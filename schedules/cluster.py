@@ -70,6 +70,11 @@ __device__ __forceinline__ void tirx_reduce_reads(const void* tensor) {
 }
 #endif
 """
+_KEEP = """
+#ifndef TIRX_REDUCE_CPU_MODEL
+__device__ __forceinline__ void tirx_reduce_keep(const void* slots) {}
+#endif
+"""
 _PREFETCH = """
 #ifndef TIRX_REDUCE_CPU_MODEL
 __device__ __forceinline__ void tirx_reduce_prefetch(const void* from, int bytes) {
@@ -168,6 +173,14 @@ def mailboxes(opening: Block, lane: Any, dtypes: list[str], count: int, turns: i
         box = tirx.address_of(load(boxes, 0 if turns == 1 else lane))
         helper(some, "tirx_reduce_mailbox_open", box, imm(size), source=_OPEN)
     return boxes
+
+
+def keep(opening: Block, slots: Any) -> None:
+    """Use `slots` before anything else is: another group may write them before this one comes to its exchange.
+
+    TVM's own lowering gives arrays whose uses do not overlap one place, and sees of that only what this group does.
+    """
+    helper(opening, "tirx_reduce_keep", tirx.address_of(load(slots, 0)), source=_KEEP)
 
 
 def send(block: Block, box: Any, slots: Any, index: Any, value: Any, rank: Any) -> None:

@@ -259,7 +259,9 @@ def spread(block: Block, values: list[tuple[Any, ...]], lanes: Lanes, name: str)
     """Each group's values, or each subgroup's, to every group of the cluster; afterwards all are there."""
     if lanes.opening is None:
         raise ValueError("an exchange over a cluster whose groups open no mailboxes")
-    slots, base = _slots(block, values, lanes, lanes.parts, f"{name}_c")
+    slots, base = _slots(lanes.opening, values, lanes, lanes.parts, f"{name}_c")
+    for buffer in (b for buffers in slots for b in buffers):
+        cluster.keep(lanes.opening, buffer)
     dtypes = [str(v.ty.dtype) for vs in values for v in vs]
     boxes = cluster.mailboxes(lanes.opening, lanes.lane, dtypes, lanes.parts, lanes.turns)
     box = tirx.address_of(load(boxes, 0 if lanes.turn is None else lanes.turn))

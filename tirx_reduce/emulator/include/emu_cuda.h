@@ -181,6 +181,7 @@ EMU_ALWAYS void tirx_reduce_begin() { emu_begin(); }
 EMU_ALWAYS void tirx_reduce_offer() { emu_offer(); }
 #define tirx_reduce_follow() emu_follow(EMU_SITE)
 #define tirx_reduce_reads(tensor)
+#define tirx_reduce_keep(slots)
 EMU_ALWAYS void tirx_reduce_whole_4(void*) {}
 EMU_ALWAYS float tirx_reduce_widen(const nv_bfloat16* array, int at) { return float(array[at]); }
 #define tirx_reduce_prefetch(from, bytes) emu_prefetch(EMU_SITE, from, bytes)
