@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tirx_reduce.errors import Unsupported
-from tirx_reduce.program import Access, ColIndex, Expr, Load, Op
+from tirx_reduce.program import Access, ColIndex, Expr, Load, Op, uses_column
 
 from . import passes
 from .collectives import combine
 from .memory import by_words, from_memory, keep_whole, to_memory, widened
 from .packets import Segment, Stream, copy_packet
-from .row_values import held_dtypes, leaf
+from .row_values import held_dtypes, leaf, row_offset
 from .state import Kernel, Mixed
 from .tir import UNROLLED, VECTORIZED, Block, cast, imm, load, translate
 
@@ -153,6 +153,9 @@ def _element(k: Kernel, w: Walk, block: Block, t: Turn, v: Any, results: dict[in
         r = k.program.reductions[i]
         arrays = w.accumulators[i]
         new = tuple(cast(value(e), d) for e, d in zip(r.elements, held_dtypes(r), strict=True))
+        if r.combiner in ("argmax", "argmin") and "int" in r.dtypes[1]:
+            # TVM would compare x with m + 7 for x - 7 with m, and m begins at the end of what its dtype holds.
+            new = (new[0], block.settle("y", new[1]))
         accumulate(block, r.combiner, arrays, v, new)
     for i, array in results.items():
         out = k.program.outputs[i]
@@ -181,10 +184,37 @@ def general_offset(k: Kernel, index: Access, t: Turn) -> Any:
 
     def offset(v: Any) -> Any:
         column = cast(k.geometry.column(t.part, t.number, v), "int64")
-        value = translate(full, lambda e: column if isinstance(e, ColIndex) else leaf(k, e), Block(), k.kind)
-        return cast(value, k.index_dtype)
+        return cast(_looked_up(k, full, column), k.index_dtype)
 
     return offset
+
+
+class _Inline(Block):
+    """Names nothing: an offset is one expression, wherever it is put."""
+
+    def bind(self, name: str, value: Any) -> Any:
+        return value
+
+    settle = bind
+
+
+def _looked_up(k: Kernel, e: Expr, column: Any) -> Any:
+    """An expression of an index at `column`; integers that it holds are read where they stand."""
+
+    def each(part: Expr) -> Any:
+        if isinstance(part, ColIndex):
+            return column
+        if isinstance(part, Load) and uses_column(part):
+            return from_memory(load(k.views[part.param], place(part.index)), part.dtype, k.kind)
+        return leaf(k, part)
+
+    def place(index: Access) -> Any:
+        if index.full is not None:
+            return cast(_looked_up(k, index.full, column), k.index_dtype)
+        step = imm(index.stride or 0, k.index_dtype)
+        return row_offset(k, index) + cast(column, k.index_dtype) * step
+
+    return translate(e, each, _Inline(), k.kind)
 
 
 def array_of(kept: Any, part: Segment) -> Any:

@@ -302,8 +302,10 @@ def recall(k: Kernel, riders: dict[int, merge.Rider]) -> None:
             return inside.bind("p", load(k.workspace[i][0], place(index)))
 
         _settle(k, riders, lanes, parts, _read_once(k, read) if parts <= k.subgroup else read)
+    together = {*riders, *(r.on for r in riders.values())}
+    done = tuple(i for i in k.workspace if i not in together)
+    if not done:
         return
-    done = tuple(k.workspace)
     of = [k.program.reductions[i] for i in done]
     starts = [tuple(start_of(r, item) for item in range(len(r.dtypes))) for r in of]
     found = gather(

@@ -257,6 +257,14 @@ def _unary(name: str, a: Any, dtype: str, kind: str) -> Any:
 
 def operate(name: str, args: tuple[Any, ...], dtype: str, kind: str) -> Any:
     """One operation of a row program on TIR operands."""
+    if dtype in _NARROW and name in _WRAPPING:
+        # C computes in int; what does not fit has to be cut off before it is compared, divided or converted.
+        wide = "uint32" if dtype.startswith("u") else "int32"
+        return cast(_operate(name, tuple(cast(a, wide) for a in args), wide, kind), dtype)
+    return _operate(name, args, dtype, kind)
+
+
+def _operate(name: str, args: tuple[Any, ...], dtype: str, kind: str) -> Any:
     if name in _BINARY:
         return _BINARY[name](*args)
     if name == "select":
@@ -268,6 +276,8 @@ def operate(name: str, args: tuple[Any, ...], dtype: str, kind: str) -> Any:
     return _unary(name, args[0], dtype, kind)
 
 
+_NARROW = ("int8", "uint8", "int16", "uint16")
+_WRAPPING = ("add", "sub", "mul", "neg", "abs", "bitwise_not", "shift_left", "fma")
 # Operations from which on a value used twice is settled.
 _HEAVY = 3
 

@@ -186,3 +186,21 @@ def test_what_is_legal_keeps_every_hard_limit(
             assert columns * size * c.packing // c.splits <= max(
                 limits.shared_bytes, limits.opt_in_shared_bytes
             )
+
+
+def test_what_a_lane_keeps_has_room_in_the_registers_of_all_threads() -> None:
+    """With more, CUDA's compiler spills; of Metal nothing is known."""
+    long = facts(columns=50257)
+    wide = Candidate(width=800, vector=4, reuse="private")
+    told = "private: 64 scalars a lane of 800; registers hold 56"
+    assert refusal(wide, long, CUDA) == told
+    assert refusal(wide, long, LIMITS) is None
+    assert refusal(Candidate(width=512, vector=4, reuse="private"), facts(columns=32768), CUDA) is None
+
+
+@pytest.mark.parametrize("splits", [2, 4])
+def test_groups_are_counted_in_32_bits(splits: int) -> None:
+    many = facts(rows=2**30 + 7, columns=64)
+    candidate = Candidate(width=32, splits=splits)
+    groups = (2**30 + 7) * splits
+    assert refusal(candidate, many, LIMITS) == f"groups: {groups}; needs fewer than 2^31"

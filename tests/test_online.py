@@ -135,6 +135,29 @@ def test_each_launch_of_a_split_row_reads_its_part_once(op: str, columns: int, t
     assert second == x.nbytes + 3 * 4 * 2 * (4 * 2 * 4)
 
 
+@pytest.mark.parametrize("merged", [True, False])
+@pytest.mark.parametrize("target", ["metal", {"kind": "cuda", "arch": "sm_80"}], ids=["metal", "cuda"])
+def test_a_reduction_behind_a_pair_over_launches(target: Any, merged: bool) -> None:
+    """The entropy of a long row: the third launch leaves what a fourth takes up, where the pair is known already."""
+    rows, columns = 3, 1024
+    x = te.placeholder((rows, columns), "float32", name="x")
+    a, b, c = (te.reduce_axis((0, columns), name) for name in "abc")
+    top = te.compute((rows,), lambda i: te.max(x[i, a], axis=a), name="top")
+    total = te.compute((rows,), lambda i: te.sum(tirx.exp(x[i, b] - top[i]), axis=b), name="total")
+    entropy = te.compute(
+        (rows,),
+        lambda i: te.sum(tirx.exp(x[i, c] - top[i]) / total[i] * (x[i, c] - top[i]), axis=c),
+        name="entropy",
+    )
+    func = te.create_prim_func([x, entropy])
+    k = Kernel(func, as_target(target), Candidate(width=64, vector=4, splits=4, merged=merged))
+    data = drawn(rows, columns)
+    (found,) = k.run(data, orders=ORDERS)
+    below = wide(data) - wide(data).max(1, keepdims=True)
+    share = np.exp(below) / np.exp(below).sum(1, keepdims=True)
+    check(found, (share * below).sum(1), columns=columns)
+
+
 @BOTH
 @pytest.mark.parametrize(("op", "matrices", "vectors"), [("layer_norm", 1, 2), ("masked_softmax", 2, 0)])
 def test_what_rides_along_is_read_as_often(op: str, matrices: int, vectors: int, target: str) -> None:

@@ -24,7 +24,7 @@ from tests.faults import (
 from tests.launch import TARGETS, Kernel, check, narrow, run, wide
 from tirx_reduce import emulator
 from tirx_reduce.emulator import EmulatorError, linked
-from tirx_reduce.errors import ReduceError
+from tirx_reduce.errors import ReduceError, Unsupported
 from tirx_reduce.schedules import as_target, build, force, lower, plan
 from tirx_reduce.values import Candidate
 
@@ -130,11 +130,12 @@ def test_strides_in_the_primfunc(target: str) -> None:
     check(y, np_softmax(wide(x).transpose(0, 2, 1)))
 
 
-def with_input(f: Any, buffer: Any) -> Any:
-    """`f` with its first parameter laid out as `buffer`."""
-    old = f.params[0]
+def with_input(f: Any, buffer: Any, number: int = 0) -> Any:
+    """`f` with its first parameter, or another, laid out as `buffer`."""
+    old = f.params[number]
     body = tvm_ffi.structural_map(f.body, (tirx.Var, lambda v: buffer if v.same_as(old) else v))
-    return tirx.PrimFunc([buffer, *f.params[1:]], body, None, f.attrs)
+    params = [buffer if i == number else p for i, p in enumerate(f.params)]
+    return tirx.PrimFunc(params, body, None, f.attrs)
 
 
 @BOTH
@@ -151,6 +152,14 @@ def test_strides_that_a_buffer_states(target: str) -> None:
     y = np.zeros((4, 8), np.float32)
     with pytest.raises(EmulatorError, match=r"refused the call: .*strides"):
         emulator.emulate(kernel_, drawn(4, 8), y, target=target)
+
+
+@pytest.mark.parametrize("strides", [[0, 1], [4, 1], [8, 0]])
+def test_a_strided_output_of_which_elements_share_a_place_is_declined(strides: list[int]) -> None:
+    f = func(softmax, drawn(4, 8))
+    y = tirx.decl_buffer((4, 8), "float32", strides=strides, name="y")
+    with pytest.raises(Unsupported, match=r"y is written with strides .*needs a place for each"):
+        plan(with_input(f, y, number=1), "metal")
 
 
 @BOTH

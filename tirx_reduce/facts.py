@@ -193,6 +193,7 @@ def _ways(
 
 def _written(reader: Reader, store: Store, indices: tuple[Any, ...], value: Any, per_row: bool) -> Output:
     dtype = str(store.buffer.ty.dtype)
+    reader.check_apart(store.buffer)
     access, _ = reader.offset(store.buffer, indices)
     return Output(
         param=reader.number[store.buffer],

@@ -138,6 +138,22 @@ class Indices(ABC):
         self.symbols[name] = var
         return self.ops.share(Sym(name, str(var.ty.dtype)))
 
+    def check_apart(self, buffer: Any) -> None:
+        """Decline to write a tensor of whose elements two have one place, as its stated strides have it."""
+        self.strides(buffer)  # declines those that are not fixed
+        sizes = [int(e) if isinstance(e, tirx.IntImm) else None for e in buffer.ty.shape]
+        axes = [(int(s), e) for s, e in zip(buffer.ty.strides, sizes, strict=False) if e != 1]
+        reach = 0
+        for stride, extent in sorted(axes, key=lambda axis: axis[0]):
+            if stride <= reach:
+                raise Unsupported(
+                    f"{buffer.name} is written with strides {[int(s) for s in buffer.ty.strides]}, by which "
+                    "several elements have one place; needs a place for each"
+                )
+            if extent is None:
+                return
+            reach += stride * max(0, extent - 1)
+
     def strides(self, buffer: Any) -> tuple[Any, ...]:
         """Elements from one index to the next along every axis."""
         if buffer not in self._strides:
