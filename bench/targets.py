@@ -61,7 +61,13 @@ def device_of(kind: str) -> Any:
 def read_limits(
     target: Any, *, max_threads: int | None, private_scalars: int | None, shared_bytes: int | None
 ) -> DeviceLimits | None:
-    """The device's limits with those fields that were given in their place; None where none was."""
+    """The device's limits with those fields that were given in their place; None where none was.
+
+    Raises
+    ------
+    ReduceError
+        A given one is wider than the device's: a kernel would be planned that cannot be launched.
+    """
     given: dict[str, Any] = {
         name: value
         for name, value in (
@@ -75,4 +81,11 @@ def read_limits(
         return None
     from tirx_reduce.device import limits_for
 
-    return replace(limits_for(target, device_of(target.kind.name)), **given)
+    own = limits_for(target, device_of(target.kind.name))
+    for name, value in given.items():
+        if value > getattr(own, name):
+            option = f"--{name.replace('_', '-')}"
+            raise ReduceError(
+                f"{option} {value} is wider than the device's {getattr(own, name)}; needs that or less"
+            )
+    return replace(own, **given)

@@ -153,6 +153,18 @@ BAD = [
         ("plan", "softmax", "4x8", "--top", "3"),
         "tirx-reduce plan: error: unknown arguments: --top 3; needs those of tirx-reduce plan --help\n",
     ),
+    (
+        ("plan", "softmax", "4x100000", "--max-threads", "5000"),
+        "tirx-reduce plan: error: --max-threads 5000 is wider than the device's 1024; needs that or less\n",
+    ),
+    (
+        ("plan", "softmax", "4x8", "--shared-bytes", "100000000", "--target", "cuda"),
+        "tirx-reduce plan: error: --shared-bytes 100000000 is wider than the device's 49152; needs that or less\n",
+    ),
+    (
+        ("plan", "softmax", "4x8", "--private-scalars", "100000"),
+        "tirx-reduce plan: error: --private-scalars 100000 is wider than the device's 64; needs that or less\n",
+    ),
     (("jump",), "tirx-reduce: error: argument VERB: invalid choice: 'jump' (choose from "),
     ((), "tirx-reduce: error: the following arguments are required: VERB\n"),
 ]

@@ -71,3 +71,13 @@ def test_a_target_without_limits_is_refused() -> None:
 def test_device_names() -> None:
     assert device_name("NVIDIA H200") == "NVIDIA H200"
     assert device_name(None) is None
+
+
+@pytest.mark.parametrize("kind", ["metal", "cuda"])
+def test_no_group_has_more_than_1024_threads(kind: str) -> None:
+    assert limits_for(target(kind), None, DeviceLimits(max_threads=1024)).max_threads == 1024
+    needs = "needs 1024 or fewer, as every group of metal and cuda has"
+    with pytest.raises(ReduceError, match=rf"^DeviceLimits\.max_threads is 5000; {needs}$"):
+        limits_for(target(kind), None, DeviceLimits(max_threads=5000))
+    with pytest.raises(ReduceError, match=rf"^the target's max_threads_per_block is 2048; {needs}$"):
+        limits_for(target({"kind": kind, "max_threads_per_block": 2048}))

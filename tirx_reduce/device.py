@@ -12,6 +12,8 @@ from .values import DeviceLimits
 
 METAL_DEFAULT_THREADS = 256
 """What TVM's plain `metal` target states; taken as not stated, since every Apple GPU takes 1024."""
+MOST_THREADS = 1024
+"""Threads of a group on any device of either target (CUDA C++ Programming Guide; Metal Feature Set Tables)."""
 CUDA_KERNEL_ARGUMENTS = 512
 """4096 bytes of kernel parameters, 8 bytes each (CUDA C++ Programming Guide; later drivers take more)."""
 OPT_IN_SHARED_BYTES = {
@@ -51,17 +53,26 @@ def limits_for(
     Raises
     ------
     ReduceError
-        The target is of another kind.
+        The target is of another kind, or a group would have more threads than on any device.
     """
     kind = target.kind.name
     if kind not in ("metal", "cuda"):
         raise ReduceError(f"target {kind!r} states no limits of a GPU; needs metal or cuda")
     found = _metal(target) if kind == "metal" else _cuda(target, device)
     if limits is None:
-        return found
+        return _possible(found, "the target's max_threads_per_block")
+    _possible(limits, "DeviceLimits.max_threads")
     if limits.cores:
         return replace(limits, kind=kind)
     return replace(limits, kind=kind, cores=found.cores, cores_assumed=found.cores_assumed)
+
+
+def _possible(limits: DeviceLimits, where: str) -> DeviceLimits:
+    if limits.max_threads > MOST_THREADS:
+        raise ReduceError(
+            f"{where} is {limits.max_threads}; needs {MOST_THREADS} or fewer, as every group of metal and cuda has"
+        )
+    return limits
 
 
 def _metal(target: tvm.target.Target) -> DeviceLimits:
