@@ -40,7 +40,7 @@ def bench(args: argparse.Namespace) -> int:
     subject = only(request)
     workload, shape, dtype = subject.runnable()
     plan = request.plan(subject)
-    case = Case(operator=workload.name, shape=shape, dtype=dtype)
+    case = Case(operator=subject.operator, shape=shape, dtype=dtype)
     with tempfile.TemporaryDirectory() as scratch:
         stand = local_stand(request.target, Path(scratch), stand_in=args.stand_in)
         environment = stand.environment()

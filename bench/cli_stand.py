@@ -14,6 +14,7 @@ from typing import Any
 
 from tirx_reduce.bench.build import Case, Workers
 from tirx_reduce.bench.cohorts import OPERATORS, cases
+from tirx_reduce.bench.files import absolute
 from tirx_reduce.bench.measure import Options
 from tirx_reduce.bench.shapes import Shape, parse_shape
 from tirx_reduce.bench.targets import device_of, read_target
@@ -96,6 +97,11 @@ def _remote(args: argparse.Namespace, folder: Path, dirty: bool | None) -> Any:
     )
 
 
+def operators_of(args: argparse.Namespace) -> list[str]:
+    """The operators that were named, else the published ones; files by their whole path, as records keep them."""
+    return [absolute(name) for name in args.operators or OPERATORS]
+
+
 def cohort_of(args: argparse.Namespace, shapes: Sequence[Shape]) -> tuple[Case, ...]:
     """The cases that were named, with the published ones in place of what was not.
 
@@ -105,7 +111,7 @@ def cohort_of(args: argparse.Namespace, shapes: Sequence[Shape]) -> tuple[Case, 
         An operator, shape or dtype is not known.
     """
     named = [parse_shape(s) for s in args.shapes] if args.shapes else list(shapes)
-    operators = args.operators or list(OPERATORS)
+    operators = operators_of(args)
     dtypes = [dtype_name(d) for d in args.dtypes]
     for operator in operators:
         for dtype in dtypes:

@@ -233,12 +233,12 @@ def study(args: argparse.Namespace) -> int:
     """Every step of the study; status 1 where the audit fails."""
     from tirx_reduce.bench import audit as check
     from tirx_reduce.bench import study as whole
-    from tirx_reduce.bench.cohorts import HELD_OUT_SHAPES, OPERATORS, TRAINING_SHAPES, TRAINING_WIDTHS, cases
+    from tirx_reduce.bench.cohorts import HELD_OUT_SHAPES, TRAINING_SHAPES, TRAINING_WIDTHS, cases
     from tirx_reduce.bench.measure import COLLECT, REPLAY, SEARCH
     from tirx_reduce.bench.replay import ROUNDS
     from tirx_reduce.bench.shapes import parse_shape
 
-    operators = args.operators or list(OPERATORS)
+    operators = stands.operators_of(args)
     training = [parse_shape(s) for s in args.training] if args.training else list(TRAINING_SHAPES)
     held_out = [parse_shape(s) for s in args.held_out] if args.held_out else list(HELD_OUT_SHAPES)
     failure = ""

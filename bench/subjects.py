@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from tirx_reduce.bench.files import absolute, is_in_file, load, told
 from tirx_reduce.bench.shapes import Shape, parse_shape, shape_text
 from tirx_reduce.bench.workloads import Workload, dtype_name, get_workload
 from tirx_reduce.errors import ReduceError
@@ -19,6 +18,8 @@ class Subject:
 
     label: str
     func: Any
+    operator: str = ""
+    """By which `get_workload` finds the workload in every process."""
     workload: Workload | None = None
     shape: Shape | None = None
     dtype: str | None = None
@@ -50,11 +51,9 @@ def read_subjects(name: str, shape: str | None, dtype: str | None) -> tuple[Subj
         PrimFunc, which has both, is given a shape or a dtype.
     """
     wanted = dtype_name(dtype or "float32")
-    if ":" not in name:
-        return (_of_workload(get_workload(name), shape, wanted),)
-    found = _load(name)
+    found = load(name) if is_in_file(name) else get_workload(name)
     if isinstance(found, Workload):
-        return (_of_workload(found, shape, wanted),)
+        return (_of_workload(name, found, shape, wanted),)
     if shape is not None:
         raise ReduceError(f"{name} has its shape in the PrimFunc; needs no shape {shape!r}")
     if dtype is not None:
@@ -62,13 +61,14 @@ def read_subjects(name: str, shape: str | None, dtype: str | None) -> tuple[Subj
     return _of_tvm(name, found)
 
 
-def _of_workload(workload: Workload, shape: str | None, dtype: str) -> Subject:
+def _of_workload(name: str, workload: Workload, shape: str | None, dtype: str) -> Subject:
     if shape is None:
         raise ReduceError(f"operator {workload.name!r} has no shape; needs one such as 768x6144")
     extents = parse_shape(shape)
     return Subject(
         label=f"{workload.name} {shape_text(extents)} {dtype}",
         func=workload.func(extents, dtype),
+        operator=absolute(name),
         workload=workload,
         shape=extents,
         dtype=dtype,
@@ -79,7 +79,7 @@ def _of_tvm(name: str, found: Any) -> tuple[Subject, ...]:
     import tvm
 
     if callable(found) and not isinstance(found, tvm.ir.BaseFunc):
-        found = found()
+        found = _called(name, found)
     if isinstance(found, tvm.tirx.PrimFunc):
         return (Subject(label=name, func=found),)
     if isinstance(found, tvm.ir.IRModule):
@@ -93,24 +93,10 @@ def _of_tvm(name: str, found: Any) -> tuple[Subject, ...]:
     )
 
 
-def _load(name: str) -> Any:
-    path, _, attribute = name.rpartition(":")
-    file = Path(path)
-    if not file.is_file():
-        raise ReduceError(f"file {path!r} of {name!r} is not there; needs FILE.py:NAME")
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    if spec is None or spec.loader is None:
-        raise ReduceError(f"file {path!r} is no Python file; needs FILE.py:NAME")
-    module = importlib.util.module_from_spec(spec)
-    # TVMScript reads its own source, so the module must be known while it runs.
-    sys.modules.setdefault(file.stem, module)
+def _called(name: str, function: Callable[[], Any]) -> Any:
     try:
-        spec.loader.exec_module(module)
+        return function()
     except ReduceError:
         raise
     except Exception as error:
-        raise ReduceError(f"file {path!r} does not run: {type(error).__name__}: {error}") from error
-    if not hasattr(module, attribute):
-        names = sorted(n for n in vars(module) if not n.startswith("_"))
-        raise ReduceError(f"file {path!r} holds no {attribute!r} (it holds: {', '.join(names)})")
-    return getattr(module, attribute)
+        raise ReduceError(f"{name} fails with {told(error)}") from error

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tirx_reduce.errors import ReduceError
+from tirx_reduce.errors import ReduceError, check_type
 
 from .dtypes import DTYPES, FLOATS, dtype_name, numpy_dtype, unit_roundoff
+from .files import is_in_file, load, told
 from .shapes import Shape, parse_shape, shape_text
 
 if TYPE_CHECKING:
@@ -135,16 +137,17 @@ class Workload:
         With `symbolic_rows` the first extent of `shape` counts for nothing: it is known at each call only.
         """
         self.check_dtype(dtype)
+        self.check_shape(shape[1:] if symbolic_rows and isinstance(shape, tuple | list) else shape)
         if not shape or (len(shape) < 2 and (symbolic_rows or any(o.axes == "last2" for o in self.operands))):
             raise ReduceError(f"{self.name} has shape {shape_text(shape)!r}; needs at least two axes")
         for extent in shape[1:] if symbolic_rows else shape:
             if extent < 0:
                 raise ReduceError(f"{self.name} has an extent of {extent!r}; needs 0 or more")
         if not symbolic_rows:
-            return _build(self, tuple(shape), dtype)
+            return _build(self, tuple(int(e) for e in shape), dtype)
         from tvm import tirx
 
-        extents: tuple[Any, ...] = (tirx.Var("rows", "int64"), *shape[1:])
+        extents: tuple[Any, ...] = (tirx.Var("rows", "int64"), *(int(e) for e in shape[1:]))
         return _build(self, extents, dtype)
 
     def check_dtype(self, dtype: str) -> None:
@@ -152,15 +155,33 @@ class Workload:
         if dtype not in self.dtypes:
             raise ReduceError(f"{self.name} has dtype {dtype!r}; it takes {', '.join(self.dtypes)}")
 
+    def check_shape(self, shape: Shape) -> None:
+        """Refuse what is no tuple of whole numbers."""
+        needs = "a tuple of ints, such as (768, 6144)"
+        check_type(f"the shape of {self.name}", shape, (tuple, list), needs)
+        for extent in shape:
+            check_type(f"an extent of {self.name}, {extent!r},", extent, (int, np.integer), "an int")
+
+    @contextmanager
+    def _calling(self, function: str) -> Iterator[None]:
+        """Tells whose function failed: they are strangers', and may raise anything."""
+        try:
+            yield
+        except ReduceError:
+            raise
+        except Exception as error:
+            raise ReduceError(f"workload {self.name!r}: its {function} fails with {told(error)}") from error
+
     def inputs(self, shape: Shape, dtype: str = "float32", *, seed: int = 0) -> tuple[Array, ...]:
         """Operands in the order of the PrimFunc's parameters, the same for the same seed."""
         self.check_dtype(dtype)
+        self.check_shape(shape)
         rng = np.random.default_rng([seed, *shape])
         arrays = []
         for o in self.operands:
-            target = o.dtype or dtype
-            values = o.draw(rng, o.shape(shape))
-            arrays.append(np.ascontiguousarray(values.astype(numpy_dtype(target))))
+            target = numpy_dtype(o.dtype or dtype)
+            with self._calling(f"draw of {o.name!r}"):
+                arrays.append(np.ascontiguousarray(o.draw(rng, o.shape(shape)).astype(target)))
         return tuple(arrays)
 
     def outputs(self, shape: Shape, dtype: str = "float32") -> tuple[tuple[Shape, str], ...]:
@@ -185,8 +206,19 @@ class Workload:
         def cast(values: Array) -> Array:
             return values.astype(narrow).astype(np.float64) if str(narrow) in self.cast_dtypes else values
 
-        with np.errstate(all="ignore"):
-            return self.reference(*wide, cast=cast)
+        with np.errstate(all="ignore"), self._calling("reference"):
+            found = self.reference(*wide, cast=cast)
+        return self._referred(found)
+
+    def _referred(self, found: Any) -> tuple[Array, ...]:
+        count = len(self.results)
+        needs = f"a tuple of {count} array{'s' if count > 1 else ''}, one a result"
+        check_type(f"what the reference of workload {self.name!r} gives", found, (tuple, list), needs)
+        if len(found) != count:
+            raise ReduceError(
+                f"the reference of workload {self.name!r} gives {len(found)} arrays; needs {needs}"
+            )
+        return tuple(np.asarray(a) for a in found)
 
     def bytes_moved(self, shape: Shape, dtype: str = "float32") -> int:
         """Bytes of all operands and results, each moved once."""
@@ -221,6 +253,7 @@ _TABLE: dict[str, Workload] = {}
 
 def register_workload(workload: Workload) -> Workload:
     """Add an operator to the table; a name that stands in it already is refused."""
+    check_type("workload", workload, Workload, "a Workload")
     _load_builtin()
     if workload.name in _TABLE:
         raise ReduceError(
@@ -232,7 +265,16 @@ def register_workload(workload: Workload) -> Workload:
 
 
 def get_workload(name: str) -> Workload:
-    """The workload of that name."""
+    """The workload of that name, or of FILE.py:NAME.
+
+    Raises
+    ------
+    ReduceError
+        There is none; the text lists the known ones.
+    """
+    check_type("the name of a workload", name, str, "a str, such as 'softmax'")
+    if is_in_file(name):
+        return _of_file(name)
     _load_builtin()
     if name in _TABLE:
         return _TABLE[name]
@@ -243,6 +285,14 @@ def get_workload(name: str) -> Workload:
     close = difflib.get_close_matches(name, _TABLE, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     raise ReduceError(f"unknown operator {name!r}{hint} (known: {', '.join(sorted(_TABLE))})")
+
+
+def _of_file(name: str) -> Workload:
+    found = load(name)
+    check_type(
+        name, found, Workload, "a Workload, which has inputs and a reference (docs/extend.md shows one)"
+    )
+    return found
 
 
 def workloads() -> tuple[str, ...]:
@@ -258,6 +308,25 @@ def _load_builtin() -> None:
         _TABLE.update({w.name: w for w in OPERATORS})
 
 
+def _expressed(workload: Workload, builder: Any, operands: list[Any]) -> tuple[Any, ReduceError | None]:
+    """What `express` gives, emitted; or anything, and why there is nothing."""
+    from tvm import relax
+
+    try:
+        with workload._calling("express"):
+            made = workload.express(relax, *operands)
+            for part in made if isinstance(made, tuple) else (made,):
+                check_type(
+                    f"what the express of workload {workload.name!r} gives",
+                    part,
+                    relax.Expr,
+                    "a Relax expression, or a tuple of them",
+                )
+            return builder.emit_output(builder.normalize(made)), None
+    except ReduceError as failure:
+        return builder.emit_output(operands[0]), failure
+
+
 @lru_cache(maxsize=512)
 def _build(workload: Workload, shape: Shape, dtype: str) -> PrimFunc:
     import tvm
@@ -271,9 +340,11 @@ def _build(workload: Workload, shape: Shape, dtype: str) -> PrimFunc:
     # One primitive function, so that FuseTIR makes one PrimFunc of it however many operators it holds.
     with builder.function(name, operands, attrs={"Primitive": True}, private=True):
         with builder.dataflow():
-            result = builder.normalize(workload.express(relax, *operands))
-            result = builder.emit_output(result)
+            # Its failure waits until the scopes are left: TVM writes a warning where they are left by an exception.
+            result, failure = _expressed(workload, builder, operands)
         builder.emit_func_output(result)
+    if failure is not None:
+        raise failure
     fused = builder.get()
     outer = [relax.Var(o.name, v.ty) for o, v in zip(workload.operands, operands, strict=True)]
     main = relax.BlockBuilder(fused)
@@ -282,9 +353,9 @@ def _build(workload: Workload, shape: Shape, dtype: str) -> PrimFunc:
             called = main.emit_output(relax.Call(fused.get_global_var(name), outer))
         main.emit_func_output(called)
     passes = relax.transform
-    mod = tvm.transform.Sequential([passes.LegalizeOps(), passes.FuseTIR(), passes.DeadCodeElimination()])(
-        main.get()
-    )
+    steps = [passes.LegalizeOps(), passes.FuseTIR(), passes.DeadCodeElimination()]
+    with workload._calling("express, legalised by TVM,"):
+        mod = tvm.transform.Sequential(steps)(main.get())
     found = [f for f in mod.functions.values() if isinstance(f, tvm.tirx.PrimFunc)]
     if len(found) != 1:
         raise ReduceError(f"{name} at {shape_text(shape)} legalises to {len(found)} PrimFuncs; needs one")

@@ -172,3 +172,34 @@ def test_a_user_adds_a_workload_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_workload_that_nobody_registered_has_its_function() -> None:
     alone = replace(get_workload("sum"), name="sum_alone")
     assert str(alone.func((4, 8)).attrs["global_symbol"]) == "sum_alone"
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ("4x4", "the shape of softmax is of type str; needs a tuple of ints, such as (768, 6144)"),
+        (4, "the shape of softmax is of type int; needs a tuple of ints, such as (768, 6144)"),
+        (("n", 4), "an extent of softmax, 'n', is of type str; needs an int"),
+        ((4.0, 4), "an extent of softmax, 4.0, is of type float; needs an int"),
+    ],
+)
+def test_what_is_no_shape_is_refused(shape: Any, message: str) -> None:
+    workload = get_workload("softmax")
+    for refused in (workload.func, workload.inputs):
+        with pytest.raises(ReduceError) as caught:
+            refused(shape)
+        assert str(caught.value) == message
+
+
+def test_numbers_of_numpy_and_open_rows_are_shapes() -> None:
+    workload = get_workload("softmax")
+    numpys: Any = (np.int64(4), np.int32(8))
+    assert workload.func(numpys).same_as(workload.func((4, 8)))
+    opened: Any = (None, 8)
+    assert str(workload.func(opened, symbolic_rows=True).attrs["global_symbol"]) == "softmax"
+
+
+def test_what_is_no_workload_is_refused() -> None:
+    number: Any = 3
+    with pytest.raises(ReduceError, match=r"^workload is of type int; needs a Workload$"):
+        table.register_workload(number)
