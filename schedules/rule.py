@@ -21,6 +21,7 @@ from .planning import lower, plan_with
 from .settings import Declined, Settings, settings
 
 log = logging.getLogger("tirx_reduce")
+NO_TARGET = "no target; needs tvm.target.Target(...) around the pass or on the function"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,8 @@ class ScheduleReductions:
     """An IRModule pass that schedules every row reduction and leaves the rest as it is.
 
     The target is the function's own, else `Target.current()`. The input module is not changed. Names and
-    reasons of what is declined are in `declined`; what went wrong in planning is logged as a warning.
+    reasons of what is declined are in `declined`; what went wrong in planning, or has no target, is logged
+    as a warning.
 
     Parameters
     ----------
@@ -143,9 +145,15 @@ def scheduling_pass(how: Settings, declined: Declined) -> tvm.transform.Pass:
 def schedule_module(mod: tvm.IRModule, how: Settings, declined: Declined) -> tvm.IRModule:
     """`mod` with its row reductions scheduled, as a new module."""
     out = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs)
+    around = tvm.target.Target.current(allow_none=True)
     for var, func in mod.functions_items():
-        target = _target(func)
-        if target is None or is_scheduled(func):
+        if not isinstance(func, tirx.PrimFunc) or is_scheduled(func):
+            continue
+        target = target_of(func, around)
+        if target is None:
+            _without_target(declined, str(var.name_hint))
+            continue
+        if target.kind.name not in ("metal", "cuda"):
             continue
         scheduled = schedule(func, target, how)
         if isinstance(scheduled, Refusal):
@@ -160,12 +168,10 @@ def is_scheduled(func: tirx.PrimFunc) -> bool:
     return bool(func.attrs and func.attrs.get("tirx.is_scheduled"))
 
 
-def _target(func: Any) -> tvm.target.Target | None:
-    """The GPU target that a PrimFunc is for; None for host functions and anything else."""
-    if not isinstance(func, tirx.PrimFunc):
-        return None
-    target = target_of(func, tvm.target.Target.current(allow_none=True))
-    return target if target is not None and target.kind.name in ("metal", "cuda") else None
+def _without_target(declined: Declined, name: str) -> None:
+    declined.append((name, NO_TARGET))
+    # Nothing went wrong in planning, and yet whoever asked for the pass expects kernels of it.
+    log.warning("%s is left as it is: %s", name, NO_TARGET)
 
 
 def target_of(func: Any, otherwise: Any) -> Any:

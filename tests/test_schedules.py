@@ -151,6 +151,46 @@ def test_what_went_wrong_is_a_warning_and_a_decline_is_none(caplog: pytest.LogCa
     assert [level for text, level in said.items() if text.startswith("add is left to TVM")] == ["INFO"]
 
 
+def test_a_pass_without_a_target_says_so_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    mod = _legalized()
+    scheduling: Any = tr.ScheduleReductions()
+    done = scheduling(mod)
+    tvm.ir.assert_structural_equal(done, mod)
+    why = "no target; needs tvm.target.Target(...) around the pass or on the function"
+    assert sorted(scheduling.declined) == [("add", why), ("softmax", why)]
+    said = {r.getMessage(): r.levelname for r in caplog.records}
+    assert said == {f"{name} is left as it is: {why}": "WARNING" for name in ("add", "softmax")}
+    # One target on a function is enough for it; one of the host is none of ours, and nothing is said of it.
+    scheduling.declined.clear()
+    caplog.clear()
+    for var, func in mod.functions_items():
+        if isinstance(func, tirx.PrimFunc):
+            kind = "metal" if var.name_hint == "softmax" else "llvm"
+            mod[var] = func.with_attr("target", as_target(kind))
+    assert "tirx_reduce.mapping" in scheduling(mod)["softmax"].attrs
+    assert (scheduling.declined, caplog.records) == ([], [])
+
+
+def test_for_the_cpu_the_relax_pipeline_is_tvms_own() -> None:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((8, 64), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit_output(relax.op.nn.softmax(x, axis=-1))
+        builder.emit_func_output(y)
+    built = tvm.compile(builder.get(), "llvm", relax_pipeline="tirx_reduce", tir_pipeline="tirx_reduce")
+    given = np.random.default_rng(0).standard_normal((8, 64)).astype(np.float32)
+    machine = relax.VirtualMachine(built, tvm.cpu())
+    got = machine["main"](tvm.runtime.tensor(given)).numpy()
+    raised = np.exp(given - given.max(-1, keepdims=True))
+    np.testing.assert_allclose(got, raised / raised.sum(-1, keepdims=True), rtol=1e-5)
+    pipeline = relax.get_pipeline("tirx_reduce")
+    with as_target("llvm") as target:
+        tvm.ir.assert_structural_equal(
+            pipeline(builder.get()), relax.get_default_pipeline(target)(builder.get())
+        )
+
+
 def test_a_failed_compile_says_what_was_declined(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails() -> Any:
         raise ValueError("TVM's own rules do not take it")
