@@ -78,6 +78,36 @@ def test_host_refusals_are_errors_of_ours(kind: str) -> None:
         emulator.emulate(executable, both[:8], both[4:])
 
 
+@pytest.mark.parametrize(
+    ("dtype", "text"),
+    [
+        (">f4", r"^argument 0 has dtype >f4, bytes in the other order; needs float32$"),
+        ("<U8", r"^argument 0 has dtype <U8; needs numbers$"),
+        ("S8", r"^argument 0 has dtype \|S8; needs numbers$"),
+        ([("a", "f4"), ("b", "f4")], r"^dtype void64 has no counterpart in TVM; needs numbers$"),
+    ],
+)
+def test_dtypes_that_no_kernel_reads_are_refused(dtype: Any, text: str) -> None:
+    executable = tvm.compile(copy_rows("float32"), target("metal"))
+    x, y = np.ones((8, 64), np.float32), np.zeros((8, 64), np.float32)
+    with pytest.raises(emulator.EmulatorError, match=text):
+        emulator.emulate(executable, x.astype(dtype), y)
+
+
+def test_one_order_may_come_by_itself() -> None:
+    executable = tvm.compile(copy_rows("float32"), target("metal"))
+    x, y = np.ones((8, 64), np.float32), np.zeros((8, 64), np.float32)
+    assert emulator.emulate(executable, x, y, orders="reverse").orders == ("reverse",)
+    assert y.all()
+    for orders, said in (
+        ("sideways", "order is 'sideways'; needs one of forward, "),
+        (3, "orders is of type int"),
+    ):
+        given: Any = orders
+        with pytest.raises(emulator.EmulatorError, match=f"^{said}"):
+            emulator.emulate(executable, x, y, orders=given)
+
+
 def test_a_refusal_says_what_was_given() -> None:
     executable = tvm.compile(copy_rows("float32"), target("metal"))
     x, y = np.ones((8, 65), np.float32), np.zeros((8, 64), np.float32)

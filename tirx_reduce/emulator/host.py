@@ -14,7 +14,7 @@ from tirx_reduce.values import DeviceLimits
 from .errors import EmulatorError, UnsupportedSource
 from .linked import DEVICE, LinkedHost
 from .machine import Machine, machine
-from .run import Emulation, Held, execute
+from .run import Emulation, Held, check_dtype, execute
 from .session import ORDERS, Library, Limits, Region, Session, limits_of
 from .tensors import BITS, dtype_of
 
@@ -23,7 +23,7 @@ def emulate(
     executable_or_func: Any,
     *arrays: Any,
     target: Any = None,
-    orders: Sequence[str] = ORDERS,
+    orders: Sequence[str] | str = ORDERS,
     numerics: str = "plain",
     seed: int = 0,
     entry: str | None = None,
@@ -193,6 +193,7 @@ def _hold(
                 raise EmulatorError(f"argument {i} is a {type(a).__name__}; needs a NumPy array or a number")
             plan.append(a.item() if isinstance(a, np.generic) else a)
             continue
+        check_dtype(f"argument {i}", a)
         # Bits of a type that NumPy lacks come as unsigned integers of its size.
         bits = a.dtype in (np.uint8, np.uint16) and BITS.get(wanted or "", (0, 0))[1] == 8 * a.dtype.itemsize
         name = wanted if bits and wanted else a.dtype.name

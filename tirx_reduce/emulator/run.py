@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tirx_reduce.errors import check_type
 from tirx_reduce.values import DeviceLimits
 
 from .errors import EmulatorError, LimitExceeded, NotWritten, OrderDependent, Uninitialized, UnsupportedSource
@@ -54,8 +55,17 @@ def check_array(name: str, array: Array, role: str) -> None:
         raise _read_only(name)
     if not array.flags.c_contiguous:
         raise EmulatorError(f"{name} is not contiguous (strides {array.strides}); needs a row-major array")
-    if array.dtype.hasobject:
+    check_dtype(name, array)
+
+
+def check_dtype(name: str, array: Array) -> None:
+    """Refuses what are no numbers, and numbers whose bytes stand in the other order."""
+    if array.dtype.hasobject or array.dtype.kind in "SU":
         raise EmulatorError(f"{name} has dtype {array.dtype}; needs numbers")
+    # The memory of the model is this machine's: it would read other numbers.
+    if not array.dtype.isnative:
+        native = array.dtype.newbyteorder("=")
+        raise EmulatorError(f"{name} has dtype {array.dtype.str}, bytes in the other order; needs {native}")
 
 
 def _read_only(name: str) -> EmulatorError:
@@ -64,7 +74,7 @@ def _read_only(name: str) -> EmulatorError:
 
 def execute(
     held: Sequence[Held],
-    orders: Sequence[str],
+    orders: Sequence[str] | str,
     numerics: str,
     open_session: Callable[[str], Session],
     body: Callable[[Session, list[Region]], None],
@@ -72,11 +82,7 @@ def execute(
     source: str,
 ) -> Emulation:
     """Runs `body` once per order on fresh memory, compares the orders, and writes results back."""
-    if not orders:
-        raise EmulatorError("no order of lanes is given; needs one of " + ", ".join(ORDERS))
-    for order in orders:
-        if order not in ORDERS:
-            raise EmulatorError(f"order is {order!r}; needs one of {', '.join(ORDERS)}")
+    orders = _orders(orders)
     for a in held:
         check_array(a.name, a.array, a.role)
     groups = _shared_memory(held)
@@ -92,7 +98,7 @@ def execute(
                 raise _order_dependent(a, old, new, orders[0], order)
     _write_back(held, first or [])
     return Emulation(
-        counters=counters, kernels=tuple(counters), orders=tuple(orders), numerics=numerics, source=source
+        counters=counters, kernels=tuple(counters), orders=orders, numerics=numerics, source=source
     )
 
 
@@ -122,6 +128,18 @@ def _shared_memory(held: Sequence[Held]) -> list[int]:
             break
         out.append(same)
     return out
+
+
+def _orders(given: Sequence[str] | str) -> tuple[str, ...]:
+    """The orders to run; a single one may come by itself."""
+    check_type("orders", given, Iterable, f"some of {', '.join(ORDERS)}", EmulatorError)
+    orders = (given,) if isinstance(given, str) else tuple(given)
+    if not orders:
+        raise EmulatorError("no order of lanes is given; needs one of " + ", ".join(ORDERS))
+    for order in orders:
+        if order not in ORDERS:
+            raise EmulatorError(f"order is {order!r}; needs one of {', '.join(ORDERS)}")
+    return orders
 
 
 def _once(
@@ -209,7 +227,7 @@ def run_source(
     grid: Sequence[int] | int = (1, 1, 1),
     block: Sequence[int] | int = (1, 1, 1),
     numerics: str = "plain",
-    orders: Sequence[str] = ORDERS,
+    orders: Sequence[str] | str = ORDERS,
     kernel: str | None = None,
     *,
     dynamic_bytes: int = 0,
@@ -231,7 +249,7 @@ def run_source(
         argument struct count as parameters of their own, in place of the struct.
     grid, block : groups of the grid, threads of a group (x, y, z).
     numerics : `plain`, `fma` (multiply-adds are contracted) or `fast` (`-ffast-math`).
-    orders : orders of lanes to run: `forward`, `reverse`, `random`.
+    orders : orders of lanes to run: `forward`, `reverse`, `random`; one, or several.
     kernel : name of the kernel, where the text has several.
     dynamic_bytes : threadgroup memory that the launch adds.
     cluster : groups along x that form a thread-block cluster (CUDA).

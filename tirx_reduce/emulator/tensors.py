@@ -55,9 +55,13 @@ def dtype_of(name: str) -> Dtype:
     """The DLPack type of a NumPy or `ml_dtypes` name."""
     if name in BITS:
         return Dtype(*BITS[name], 1)
-    d = np.dtype(name)
-    if d.kind not in _CODES:
-        raise EmulatorError(f"dtype {name} has no counterpart in TVM")
+    try:
+        d: np.dtype[Any] | None = np.dtype(name)
+    except TypeError:
+        # Names of strings and records are none that NumPy reads back.
+        d = None
+    if d is None or d.kind not in _CODES:
+        raise EmulatorError(f"dtype {name} has no counterpart in TVM; needs numbers")
     return Dtype(_CODES[d.kind], 8 * d.itemsize, 1)
 
 
