@@ -9,7 +9,7 @@ from typing import Any
 
 from tirx_reduce.cost.analytic import Analytic
 from tirx_reduce.cost.features import features as demand
-from tirx_reduce.cost.policy import Policy, is_number
+from tirx_reduce.cost.policy import Policy, is_number, named
 from tirx_reduce.errors import BadEstimate, Unsupported
 from tirx_reduce.values import REUSES, Candidate, CostEstimate, DeviceLimits, FamilyCounts, Features, Verdict
 
@@ -62,7 +62,9 @@ def choose(
     considers: Callable[[Candidate], bool] = getattr(policy, "considers", None) or (lambda candidate: True)
     offers: list[tuple[CostEstimate, Candidate, Features]] = []
     for candidate, features in priced:
-        if not considers(candidate):
+        with named(policy, "considers", candidate):
+            considered = considers(candidate)
+        if not considered:
             turned_down.append((candidate, f"policy {policy.name} does not consider it"))
             continue
         offers.append((_checked(policy, candidate, features, limits), candidate, features))
@@ -77,12 +79,14 @@ def choose(
     extrapolates: Callable[[Candidate], bool] = getattr(policy, "extrapolates", None) or (
         lambda candidate: False
     )
+    with named(policy, "extrapolates", winner):
+        extrapolated = bool(extrapolates(winner))
     return Choice(
         winner=winner,
         estimate=estimate,
         features=features,
         losers=(*((c, e) for e, c, _ in offers[1:]), *turned_down),
-        extrapolated=bool(extrapolates(winner)),
+        extrapolated=extrapolated,
     )
 
 
@@ -163,7 +167,8 @@ _LEAST = {"local": 0.0, "launch": 0.0, "kernel_score": math.ulp(0.0)}
 
 
 def _checked(policy: Policy, candidate: Candidate, features: Features, limits: DeviceLimits) -> CostEstimate:
-    estimate: Any = policy.reduction_cost(candidate, features, limits)
+    with named(policy, "reduction_cost", candidate):
+        estimate: Any = policy.reduction_cost(candidate, features, limits)
     if not isinstance(estimate, CostEstimate):
         raise BadEstimate(f"policy {policy.name!r} returned {estimate!r}; needs a CostEstimate")
     for name, least in _LEAST.items():

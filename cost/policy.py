@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from numbers import Real
 from typing import Any, Protocol, runtime_checkable
 
@@ -61,6 +63,17 @@ class LocalScore:
         return CostEstimate(
             local=float(local), launch=float(launch), kernel_score=float(local) * launch, unit=ROUNDS
         )
+
+
+@contextmanager
+def named(policy: Policy, hook: str, candidate: Candidate | None = None) -> Iterator[None]:
+    """Notes on what `hook` raises whose it is: an exception of a stranger's code need not say so itself."""
+    try:
+        yield
+    except Exception as error:
+        about = f" for {candidate}" if candidate is not None else ""
+        error.add_note(f"raised in {hook} of policy {policy.name!r}{about}")
+        raise
 
 
 def is_number(value: Any) -> bool:

@@ -12,8 +12,9 @@ import tvm_ffi
 from tvm import tirx
 
 from tirx_reduce import facts as reader
-from tirx_reduce.candidates import enumerate_candidates, refusal, widest_vector
+from tirx_reduce.candidates import Scope, enumerate_candidates, refusal, widest_vector
 from tirx_reduce.cost import Policy, decide, features
+from tirx_reduce.cost.policy import named
 from tirx_reduce.describe import digest
 from tirx_reduce.device import device_name, limits_for
 from tirx_reduce.errors import ReduceError, Unsupported, check_type
@@ -189,7 +190,7 @@ def _decide(
 ) -> GroupPlan:
     facts: RowFacts = reading.facts
     columns = facts.columns if facts.columns is not None else ASSUMED_COLUMNS
-    scope = getattr(policy, "scope", None)
+    scope = _scope(policy)
     candidates = enumerate_candidates(facts, limits, rows=rows, columns=columns, scope=scope)
     # The incumbent is the default policy's choice, whatever the asked one looks at.
     default = enumerate_candidates(facts, limits, rows=rows, columns=columns) if scope is not None else None
@@ -205,6 +206,22 @@ def _decide(
         extrapolated=choice.extrapolated,
         subject=subject(facts),
     )
+
+
+def _scope(policy: Policy) -> Scope | None:
+    """The policy's own scope, where it has one."""
+    scope: Scope | None = getattr(policy, "scope", None)
+    if scope is None:
+        return None
+
+    def own(
+        facts: RowFacts, limits: DeviceLimits, rows: int | None, columns: int | None
+    ) -> tuple[Candidate, ...]:
+        # Drained in here, since a scope may be a generator.
+        with named(policy, "scope"):
+            return tuple(scope(facts, limits, rows, columns))
+
+    return own
 
 
 def subject(facts: RowFacts) -> str:
@@ -252,7 +269,10 @@ def force(
     ------
     Unsupported
         The candidate is illegal for the function on the device; the text is the reason.
+    ReduceError
+        It is no Candidate.
     """
+    check_type("candidate", candidate, Candidate, "a Candidate, such as tr.Candidate(width=256)")
     reading = reader.read(func)
     facts: RowFacts = reading.facts
     hard = limits_for(as_target(target), None, limits)

@@ -68,10 +68,16 @@ def test_widths_below_a_subgroup_are_powers_of_two() -> None:
             Candidate(width=512, vector=4, splits=2),
             "splits: 2 groups take 4096 columns a step; the row has 1537",
         ),
+        (Candidate(width=64, rows=1000), "rows: 1000 a program, written out one after another; limit 16"),
+        (Candidate(width=64, rows=17), "rows: 17 a program, written out one after another; limit 16"),
     ],
 )
 def test_refusals_in_words(candidate: Candidate, reason: str) -> None:
     assert refusal(candidate, facts(), LIMITS) == reason
+
+
+def test_sixteen_rows_a_program_are_legal() -> None:
+    assert refusal(Candidate(width=64, rows=16), facts(), LIMITS) is None
 
 
 def test_vectors_are_16_bytes_at_most() -> None:

@@ -348,3 +348,44 @@ def test_objects_that_are_no_policies_are_refused() -> None:
 def test_an_object_that_came_with_its_calibration_keeps_it() -> None:
     mine = Service(Bare(Coefficients(**COEFFICIENTS)))
     assert cost.bind(mine, None, **BOUND) is mine
+
+
+class Raising:
+    """A policy one of whose hooks raises."""
+
+    name = "raising"
+
+    def __init__(self, hook: str) -> None:
+        self.hook = hook
+
+    def _maybe(self, hook: str) -> None:
+        if hook == self.hook:
+            raise KeyError("a fault of the policy")
+
+    def scope(self, *_: Any) -> Any:
+        self._maybe("scope")
+        yield Candidate(width=64)
+
+    def considers(self, candidate: Candidate) -> bool:
+        self._maybe("considers")
+        return True
+
+    def extrapolates(self, candidate: Candidate) -> bool:
+        self._maybe("extrapolates")
+        return False
+
+    def reduction_cost(self, *_: Any) -> CostEstimate:
+        self._maybe("reduction_cost")
+        return CostEstimate(1.0, 1.0, 1.0, "us")
+
+
+@pytest.mark.parametrize("hook", ["scope", "considers", "extrapolates", "reduction_cost"])
+def test_what_a_policy_raises_stays_and_is_noted(hook: str) -> None:
+    import tirx_reduce as tr
+    from tirx_reduce.bench.workloads import get_workload
+
+    with pytest.raises(KeyError, match="a fault of the policy") as caught:
+        tr.plan(get_workload("softmax").func((4, 64)), "metal", policy=Raising(hook))
+    (note,) = caught.value.__notes__
+    about = "" if hook == "scope" else f" for {Candidate(width=64)}"
+    assert note == f"raised in {hook} of policy 'raising'{about}"

@@ -15,7 +15,7 @@ import tirx_reduce as tr
 from tests.functions import legalized, symbol, topi_func
 from tirx_reduce import facts
 from tirx_reduce.bench.workloads import get_workload
-from tirx_reduce.errors import Unsupported
+from tirx_reduce.errors import ReduceError, Unsupported
 from tirx_reduce.schedules import force
 from tirx_reduce.values import Candidate
 
@@ -570,3 +570,12 @@ def test_bfloat16_needs_a_gpu_that_has_it(arch: str) -> None:
     tr.plan(get_workload("softmax").func((64, 256), "float16"), target)
     built = tvm.compile(tvm.IRModule({"main": f}), target, tir_pipeline="tirx_reduce")
     assert "tirx_reduce" not in built.mod.imports[0].inspect_source()
+
+
+def test_what_is_no_candidate_is_refused_by_force() -> None:
+    func = get_workload("softmax").func((8, 64))
+    number: Any = 64
+    with pytest.raises(ReduceError, match=r"^candidate is of type int; needs a Candidate, such as "):
+        force(func, number, "metal")
+    with pytest.raises(Unsupported, match=r"^rows: 1000 a program, written out one after another; limit 16$"):
+        force(func, Candidate(width=64, rows=1000), "metal")

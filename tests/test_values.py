@@ -143,6 +143,23 @@ def test_subgroups_are_powers_of_two() -> None:
         DeviceLimits(subgroup_size=24)
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"width": 64.0}, r"^Candidate\.width is 64\.0; needs an int$"),
+        ({"width": "64"}, r"^Candidate\.width is '64'; needs an int$"),
+        ({"width": 64, "packing": True}, r"^Candidate\.packing is True; needs an int$"),
+        ({"width": 64, "resident": None}, r"^Candidate\.resident is None; needs an int$"),
+        ({"width": 64, "merged": 1}, r"^Candidate\.merged is 1; needs True or False$"),
+        ({"width": 64, "rows": 0}, r"^Candidate\.rows is 0; needs 1 or more$"),
+        ({"width": 64, "resident": -1}, r"^Candidate\.resident is -1; needs 0 or more$"),
+    ],
+)
+def test_candidates_hold_whole_numbers(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ReduceError, match=message):
+        Candidate(**fields)
+
+
 def test_candidates_and_counts_refuse_unknown_reuse() -> None:
     with pytest.raises(ReduceError, match=r"Candidate\.reuse is 'cache'; needs one of reload"):
         Candidate(width=32, reuse="cache")

@@ -26,6 +26,8 @@ WIDEST_DEFAULT_VECTOR = 4
 SPLITS = (1, 2, 4, 8, 16, 32, 64)
 SHELVES = 3
 """Rows of a resident group that are in threadgroup memory at once: one that it computes, two on their way."""
+MOST_ROWS = 16
+"""Rows of one program: each is written out after the other, and TVM takes minutes over a thousand."""
 MAILBOX_BYTES = 8
 MIXED_SCALARS = 32
 """Values that a lane keeps of its row in registers under mixed reuse, about; the rest is in threadgroup memory."""
@@ -395,6 +397,8 @@ def _rows_refusal(candidate: Candidate) -> str | None:
         return (
             f"rows: {candidate.rows} a program; needs a row in one group, its values in registers or reloaded"
         )
+    if candidate.rows > MOST_ROWS:
+        return f"rows: {candidate.rows} a program, written out one after another; limit {MOST_ROWS}"
     return None
 
 

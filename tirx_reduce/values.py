@@ -71,11 +71,14 @@ class Candidate:
     """Rows of one program, one after another: what is the same for all of them it reads once."""
 
     def __post_init__(self) -> None:
-        if self.resident < 0:
-            raise ReduceError(f"Candidate.resident is {self.resident}; needs 0 or more")
-        for name in ("width", "packing", "vector", "unroll", "splits", "rows"):
-            if getattr(self, name) < 1:
-                raise ReduceError(f"Candidate.{name} is {getattr(self, name)}; needs 1 or more")
+        for name in ("width", "packing", "vector", "unroll", "splits", "rows", "resident"):
+            value, least = getattr(self, name), 0 if name == "resident" else 1
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise ReduceError(f"Candidate.{name} is {value!r}; needs an int")
+            if value < least:
+                raise ReduceError(f"Candidate.{name} is {value}; needs {least} or more")
+        if not isinstance(self.merged, bool):
+            raise ReduceError(f"Candidate.merged is {self.merged!r}; needs True or False")
         if self.reuse not in REUSES:
             raise ReduceError(f"Candidate.reuse is {self.reuse!r}; needs one of {', '.join(REUSES)}")
 
