@@ -210,3 +210,10 @@ def test_groups_are_counted_in_32_bits(splits: int) -> None:
     candidate = Candidate(width=32, splits=splits)
     groups = (2**30 + 7) * splits
     assert refusal(candidate, many, LIMITS) == f"groups: {groups}; needs fewer than 2^31"
+
+
+def test_the_rows_of_the_last_group_are_counted_too() -> None:
+    most = facts(rows=2**31 - 1, columns=1)
+    told = "rows: 2147483647 in groups of 7; needs no more than 2^31 when the last one is full"
+    assert refusal(Candidate(width=32, vector=1, rows=7), most, LIMITS) == told
+    assert refusal(Candidate(width=32, vector=1, rows=8), most, LIMITS) is None

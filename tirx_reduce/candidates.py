@@ -217,8 +217,11 @@ def _group_refusal(candidate: Candidate, limits: DeviceLimits) -> str | None:
 
 
 def _count_refusal(candidate: Candidate, rows: int | None) -> str | None:
-    """Groups are counted in 32 bits, as rows are."""
-    groups = math.ceil((rows or 0) / (candidate.packing * candidate.rows)) * candidate.splits
+    """Groups are counted in 32 bits, as rows are, those included that the last group has and the tensor has not."""
+    each = candidate.packing * candidate.rows
+    groups = math.ceil((rows or 0) / each) * candidate.splits
+    if groups // candidate.splits * each > 2**31:
+        return f"rows: {rows} in groups of {each}; needs no more than 2^31 when the last one is full"
     return f"groups: {groups}; needs fewer than 2^31" if groups >= 2**31 else None
 
 
