@@ -208,7 +208,7 @@ def _odd(runs: Sequence[Sequence[Row]], table: Table) -> str:
             other = (*_key(row)[:2], shape_text(neighbour)) if neighbour else None
             if other not in ours:
                 continue
-            best = row["best"]
+            best = row.get("best", {})
             body.append([_name(row), f"{100 * ours[_key(row)] / ours[other]:.0f} %",
                          f"{100 * copies[_key(row)] / copies[other]:.0f} %",
                          f"{best['ratio']:.3f} {best['name']}" if "ratio" in best else "−"])  # fmt: skip

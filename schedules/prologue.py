@@ -22,7 +22,7 @@ from . import cluster
 from .memory import memory_dtype
 from .passes import Pass
 from .state import Kernel, first_row, groups_of, loads_of, row_count
-from .tir import Block, both, cast, imm, load
+from .tir import Block, cast, imm, load
 from .walks import load_ahead
 
 # Rows that are asked for ahead: about those of the groups that can have a place while the launch before ends. For the
@@ -106,20 +106,27 @@ def _rows(k: Kernel, block: Block, loads: list[Load]) -> None:
             with block.when(tirx.LT(k.group, imm(min(early, there * c.splits)))) as among:
                 _ask(k, among, loads, at, share)
         return
-    inside: Any = None
+    few: Any = None
     if k.rows.most is None or k.rows.most // each * c.splits > early:
-        inside = tirx.LT(k.group, imm(early))
+        few = tirx.LT(k.group, imm(early))
+    whole: Any = None
     if (each > 1 and not k.rows.whole) or c.resident:  # or every group has its rows
         whole = tirx.LE((cast(k.group, it) + imm(1, it)) * imm(each, it), cast(rows, it))
-        inside = both(inside, whole)
-    with block.when(inside) as among:
-        _ask(k, among, loads, begin, share)
+    with block.when(whole) as among:
+        _ask(k, among, loads, begin, share, few)
 
 
-def _ask(k: Kernel, block: Block, loads: list[Load], begin: Any, share: int) -> None:
-    """For `share` elements from `begin` on of each of `loads`."""
+def _ask(k: Kernel, block: Block, loads: list[Load], begin: Any, share: int, few: Any = None) -> None:
+    """For `share` elements from `begin` on of each of `loads`; for none, where it is not among the `few`.
+
+    Round the call, that condition kept CUDA's compiler from working out a lane's first address before the wait, which
+    took 3 % of a LayerNorm of 512 rows of 1024 float32 columns.
+    """
     for e in loads:
-        cluster.prefetch(block, _at(k, e.param, begin), imm(share * _bytes(k, e)))
+        size = imm(share * _bytes(k, e))
+        cluster.prefetch(
+            block, _at(k, e.param, begin), size if few is None else tirx.Select(few, size, imm(0))
+        )
 
 
 def _vectors(k: Kernel, block: Block, loads: list[Load]) -> None:
