@@ -22,6 +22,14 @@ BAD_INPUT = 2
 INTERRUPTED = 130
 
 
+class BadArguments(ReduceError):
+    """Arguments that no verb takes; knows the program, or verb, whose help lists what it takes."""
+
+    def __init__(self, prog: str, message: str) -> None:
+        super().__init__(message)
+        self.prog = prog
+
+
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line; takes no shortened options, which more options could make ambiguous."""
 
@@ -29,8 +37,14 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **{**kwargs, "allow_abbrev": False})
 
     def error(self, message: str) -> NoReturn:
-        """Exit with status 2."""
-        self.exit(BAD_INPUT, f"{self.prog}: error: {message}\n")
+        """Leave the words to `main`, which knows whether JSON was asked for.
+
+        Raises
+        ------
+        BadArguments
+            Always.
+        """
+        raise BadArguments(self.prog, message)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -59,15 +73,20 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    args = _parsed(build_parser(), argv)
+    given = sys.argv[1:] if argv is None else list(argv)
+    try:
+        args = _parsed(build_parser(), given)
+    except BadArguments as error:
+        return _refuse(error.prog, "--json" in given, error)
     module, function = args.handler.split(":")
+    prog = f"{PROG} {args.verb}"
     try:
         # Imported here, so that `--help` stays quick.
         return int(getattr(import_module(f"tirx_reduce.bench.{module}"), function)(args))
     except ReduceError as error:
-        return _refuse(args, error)
+        return _refuse(prog, args.json, error)
     except KeyboardInterrupt:
-        print(f"{PROG} {args.verb}: interrupted", file=sys.stderr)
+        print(f"{prog}: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         # The reader has gone (`| head`): what is left to flush goes nowhere.
@@ -76,12 +95,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.filename is None:
             raise
-        return _refuse(
-            args, ReduceError(f"{str(error.filename)!r}: {error.strerror}; needs a path that can be used so")
-        )
+        unusable = f"{str(error.filename)!r}: {error.strerror}; needs a path that can be used so"
+        return _refuse(prog, args.json, ReduceError(unusable))
 
 
-def _parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+def _parsed(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
     """The arguments; what is left over is told by the verb's own parser, whose help lists what it takes."""
     args, unknown = parser.parse_known_args(argv)
     if unknown:
@@ -89,11 +107,11 @@ def _parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argp
     return args
 
 
-def _refuse(args: argparse.Namespace, error: ReduceError) -> int:
+def _refuse(prog: str, in_json: bool, error: ReduceError) -> int:
     line = " ".join(str(error).split())
-    if args.json:
+    if in_json:
         print(json.dumps({"error": {"type": type(error).__name__, "message": line}}))
-    print(f"{PROG} {args.verb}: error: {line}", file=sys.stderr)
+    print(f"{prog}: error: {line}", file=sys.stderr)
     return BAD_INPUT
 
 

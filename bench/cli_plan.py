@@ -21,6 +21,8 @@ def style_of(args: argparse.Namespace) -> Style:
 
 def plan(args: argparse.Namespace) -> int:
     """Print the plan of one function."""
+    from tirx_reduce.facts import analyze
+
     request = read_request(args)
     subject = only(request)
     found = request.plan(subject)
@@ -33,7 +35,7 @@ def plan(args: argparse.Namespace) -> int:
         return 0
     style = style_of(args)
     print(style(subject.label, "bold") + f" on {request.target.kind.name}")
-    print("\n".join(text.plan_lines(found, style)))
+    print("\n".join([*text.plan_lines(found, style), *text.symbolic_lines(analyze(subject.func), found)]))
     print(text.limit_line(found.limits))
     return 0
 

@@ -198,6 +198,32 @@ def test_errors_are_json_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(out)["error"]["message"] in err
 
 
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (("plan", "softmax", "4x8", "--nope"), "unknown arguments: --nope; needs those of tirx-reduce plan --help"),
+        (
+            ("run", "softmax", "4x8", "--top", "x"),
+            "argument --top: 'x' is not read; needs a whole number of 1 or more",
+        ),
+        (("plan",), "the following arguments are required: subject"),
+        (("jump",), "argument VERB: invalid choice: 'jump' (choose from "),
+        ((), "the following arguments are required: VERB"),
+    ],
+    ids=lambda v: " ".join(v) if isinstance(v, tuple) else "",
+)
+def test_errors_of_arguments_are_json_too(
+    capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], message: str
+) -> None:
+    status, out, err = call(capsys, *argv, "--json")
+    assert status == 2
+    assert check(json.loads(out), SCHEMAS["error"]) == []
+    found = json.loads(out)["error"]
+    assert (found["type"], found["message"][: len(message)]) == ("BadArguments", message)
+    assert err.endswith(f": error: {found['message']}\n")
+    assert err.count("\n") == 1
+
+
 MINE = """
 import tvm
 from tirx_reduce.bench.workloads import get_workload
@@ -281,11 +307,16 @@ def test_symbolic_sizes_say_what_was_priced(capsys: pytest.CaptureFixture[str], 
     status, out, _ = call(capsys, "explain", f"{file}:rows")
     assert status == 0
     assert "for each row of m, over 4096 columns:" in out
-    assert "rows are symbolic: the price is that of 1048576 rows" in out
-    assert "columns are symbolic" not in out
-    status, out, _ = call(capsys, "explain", f"{file}:both")
-    assert status == 0
-    assert "columns are symbolic: the price is that of 4096 columns" in out
+    for verb in ("explain", "plan"):
+        status, out, _ = call(capsys, verb, f"{file}:rows")
+        assert status == 0
+        assert "rows are symbolic: the price is that of 1048576 rows" in out
+        assert "columns are symbolic" not in out
+        status, out, _ = call(capsys, verb, f"{file}:both")
+        assert status == 0
+        assert "rows are symbolic: the price is that of 1048576 rows" in out
+        assert "columns are symbolic: the price is that of 4096 columns" in out
+    assert "symbolic" not in call(capsys, "plan", "softmax", "4x8")[1]
 
 
 def test_limits_are_tightened(capsys: pytest.CaptureFixture[str]) -> None:
