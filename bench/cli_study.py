@@ -16,7 +16,10 @@ from tirx_reduce.bench.report import capacity_lines, coefficient_lines, summary_
 from tirx_reduce.errors import ReduceError
 
 
-def existing(text: str) -> Path:
+REPORTED = "a study's folder or the records of a grid"
+
+
+def existing(text: str, needs: str = "a record or calibration file") -> Path:
     """A file that is there.
 
     Raises
@@ -26,7 +29,7 @@ def existing(text: str) -> Path:
     """
     path = Path(text)
     if not path.is_file():
-        raise ReduceError(f"file {text!r} is not there; needs a record or calibration file")
+        raise ReduceError(f"file {text!r} is not there; needs {needs}")
     return path
 
 
@@ -268,14 +271,14 @@ def study(args: argparse.Namespace) -> int:
 
 
 def report(args: argparse.Namespace) -> int:
-    """The tables of a study's folder, or of record files of the grid."""
+    """The tables of a study's folder, or of record files of a grid."""
     from tirx_reduce.bench.grid_tables import tables
     from tirx_reduce.bench.study_report import study_report
 
     folders = [r for r in args.records if Path(r).is_dir()]
     if folders and len(args.records) > 1:
         raise ReduceError(f"{folders[0]!r} is a folder beside other records; needs one folder, or files")
-    text = study_report(Path(folders[0])) if folders else tables([existing(r) for r in args.records])
+    text = study_report(Path(folders[0])) if folders else tables([_of_a_grid(r) for r in args.records])
     if args.out is not None:
         Path(args.out).parent.mkdir(parents=True, exist_ok=True)
         Path(args.out).write_text(text.rstrip("\n") + "\n", encoding="utf-8")
@@ -286,6 +289,26 @@ def report(args: argparse.Namespace) -> int:
     else:
         print(f"written to {args.out}")
     return 0
+
+
+def _of_a_grid(text: str) -> Path:
+    from tirx_reduce.bench import grid_dispatch, grid_report
+    from tirx_reduce.bench.records import content
+    from tirx_reduce.bench.replay import COLLECTED
+    from tirx_reduce.bench.rounds import MEASUREMENT
+    from tirx_reduce.bench.search import TRIAL
+
+    path = existing(text, REPORTED)
+    lines = content(path)
+    if any(_marks(kind) in lines for kind in (grid_report.SETTINGS, grid_dispatch.SETTINGS)):
+        return path
+    others = {TRIAL: "a search", COLLECTED: "a replay", MEASUREMENT: "a comparison or an ablation"}
+    what = next((words for kind, words in others.items() if _marks(kind) in lines), "none of these")
+    raise ReduceError(f"{text!r} is {what}; needs {REPORTED}")
+
+
+def _marks(kind: str) -> bytes:
+    return f'"kind":"{kind}"'.encode()
 
 
 def _print_summary(args: argparse.Namespace, out: Path) -> int:

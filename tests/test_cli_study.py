@@ -178,6 +178,21 @@ def test_a_study_as_tables(made: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "| softmax 8x160 |" in (made / "study.md").read_text(encoding="utf-8")
 
 
+def test_a_report_says_what_it_has_no_tables_of(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    search, other = str(made / "search.jsonl"), made / "other.jsonl"
+    other.write_text("{}\n", encoding="utf-8")
+    for argv, said in (
+        ((search,), f"{search!r} is a search"),
+        ((str(other),), f"{str(other)!r} is none of these"),
+        (("nosuch",), "file 'nosuch' is not there"),
+    ):
+        status, out, err = call(capsys, "report", *argv)
+        assert (status, out) == (2, "")
+        assert (
+            err == f"tirx-reduce report: error: {said}; needs a study's folder or the records of a grid\n"
+        )
+
+
 def test_bench_prints_four_figures(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = call(capsys, "bench", "softmax", "8x64", *STAND, *QUICK)
     assert status == 0
