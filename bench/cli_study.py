@@ -15,7 +15,6 @@ from tirx_reduce.bench.cli_plan import style_of
 from tirx_reduce.bench.report import capacity_lines, coefficient_lines, summary_lines
 from tirx_reduce.errors import ReduceError
 
-
 REPORTED = "a study's folder or the records of a grid"
 
 

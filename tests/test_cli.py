@@ -201,7 +201,10 @@ def test_errors_are_json_too(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (("plan", "softmax", "4x8", "--nope"), "unknown arguments: --nope; needs those of tirx-reduce plan --help"),
+        (
+            ("plan", "softmax", "4x8", "--nope"),
+            "unknown arguments: --nope; needs those of tirx-reduce plan --help",
+        ),
         (
             ("run", "softmax", "4x8", "--top", "x"),
             "argument --top: 'x' is not read; needs a whole number of 1 or more",

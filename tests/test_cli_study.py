@@ -188,9 +188,7 @@ def test_a_report_says_what_it_has_no_tables_of(made: Path, capsys: pytest.Captu
     ):
         status, out, err = call(capsys, "report", *argv)
         assert (status, out) == (2, "")
-        assert (
-            err == f"tirx-reduce report: error: {said}; needs a study's folder or the records of a grid\n"
-        )
+        assert err == f"tirx-reduce report: error: {said}; needs a study's folder or the records of a grid\n"
 
 
 def test_bench_prints_four_figures(capsys: pytest.CaptureFixture[str]) -> None:
