@@ -88,4 +88,7 @@ def read_limits(
             raise ReduceError(
                 f"{option} {value} is wider than the device's {getattr(own, name)}; needs that or less"
             )
+    if shared_bytes is not None:
+        # What a kernel may ask for at its launch is threadgroup memory as well.
+        given["opt_in_shared_bytes"] = min(own.opt_in_shared_bytes, shared_bytes)
     return replace(own, **given)

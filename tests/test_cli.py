@@ -327,6 +327,9 @@ def test_limits_are_tightened(capsys: pytest.CaptureFixture[str]) -> None:
     assert status == 0
     assert "W=256 V=4 reload" in out
     assert "256 threads, 32768 bytes shared" in out
+    status, out, _ = call(capsys, "plan", "softmax", "8x640", "--target", "cuda", "--shared-bytes", "1000")
+    assert status == 0
+    assert "1024 threads, 1000 bytes shared, 64 private" in out
 
 
 def test_source_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
