@@ -120,8 +120,8 @@ def test_warm_cold_and_dispatch_stand_in_tables_of_their_own(
     heads = [text for text in capsys.readouterr().out.splitlines() if text.startswith("**")]
     assert heads == [
         "**dispatch** on Made-up GPU, cold, median µs of one launch",
-        "**odd** on llvm on x86_64, warm, median µs of one launch",
-        "**odd** on llvm on x86_64, cold, median µs of one launch",
+        "**other** on llvm on x86_64, warm, median µs of one launch",
+        "**other** on llvm on x86_64, cold, median µs of one launch",
     ]
 
 

@@ -28,6 +28,8 @@ from tirx_reduce.values import Candidate
 
 OPERATORS = ("softmax", "rms_norm", "layer_norm")
 SHAPES = (*TRAINING_SHAPES, *HELD_OUT_SHAPES)
+LONG = ((128, 2048), (1024, 4096))
+"""Aligned as others are, and of more elements."""
 CUDA = {"kind": "cuda", "arch": "sm_90"}
 TARGETS = {"metal": "metal", "cuda": CUDA}
 WRONG: Any = 5
@@ -72,7 +74,10 @@ def _at(width: int, reuse: str = "private") -> Candidate:
 
 @pytest.mark.parametrize("kind", TARGETS)
 @pytest.mark.parametrize("operator", OPERATORS)
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"{s[0]}x{s[1]}")
+@pytest.mark.parametrize(
+    "shape",
+    [pytest.param(s, id=f"{s[0]}x{s[1]}", marks=[pytest.mark.slow] if s in LONG else []) for s in SHAPES],
+)
 def test_every_width_and_reuse_is_right(shape: tuple[int, int], operator: str, kind: str) -> None:
     workload, target = get_workload(operator), as_target(TARGETS[kind])
     small = (2, shape[1])
