@@ -43,12 +43,15 @@ class Ladder:
     def reduction_cost(self, candidate: Candidate, features: Features, limits: DeviceLimits) -> CostEstimate:
         """The place of `candidate` on the ladder, from 1."""
         storage = features.storage_bytes or 4  # of a softmax over one column, which reads nothing
+        moved = round(features.program_global_access_bytes / features.columns / storage)
+        # Reloaded, a row counts again at every later walk; the rules look at what one walk over all would move.
+        again = features.passes - 1 if candidate.reuse == "reload" else 0
         shape = Shape(
             rows=features.rows,
             columns=features.columns,
             storage_bytes=storage,
             reductions=features.reductions,
-            streams=round(features.program_global_access_bytes / features.columns / storage),
+            streams=max(1, moved - again),
         )
         rungs = _places(shape, limits)
         # Facts and features may differ in the widest element; then the nearest shape counts.

@@ -166,6 +166,16 @@ def test_a_group_takes_several_short_rows_once_every_core_has_enough(
     assert (c.width, c.packing, c.reuse, c.rows) == (lanes, packing, "private", 1)
 
 
+@pytest.mark.parametrize("target", [HOPPER, "metal"], ids=["cuda", "metal"])
+@pytest.mark.parametrize("op", ["softmax", "rms_norm", "layer_norm", "add_rms_norm", "masked_softmax"])
+def test_a_reloaded_row_has_the_place_that_it_was_named_at(op: str, target: Any) -> None:
+    """It is read at every walk, which makes no LayerNorm of a softmax."""
+    shape = (1, 8, 131072) if op == "masked_softmax" else (8, 131072)
+    plan = tr.plan(get_workload(op).func(shape, "float32"), target, policy="ladder")
+    assert plan.candidate.reuse == "reload"
+    assert plan.estimate.kernel_score == 1
+
+
 @pytest.mark.parametrize(
     ("op", "shape", "dtype"),
     [
@@ -229,11 +239,15 @@ def test_rows_that_cannot_stay_take_what_they_took_before() -> None:
     assert plan.candidate.resident == 0
 
 
-@pytest.mark.parametrize("op", ["softmax", "rms_norm", "layer_norm"])
-@pytest.mark.parametrize("shape", [(1, 65537), (1, 131072), (8, 131072), (31, 262144)])
-def test_a_row_has_one_group_on_metal(op: str, shape: tuple[int, int]) -> None:
-    """A second launch would ask for partial results besides the row."""
-    assert tr.plan(get_workload(op).func(shape, "float32"), "metal", policy="ladder").candidate.splits == 1
+@pytest.mark.parametrize(("op", "split"), [("softmax", False), ("rms_norm", False), ("layer_norm", True)])
+@pytest.mark.parametrize("shape", [(1, 65537), (1, 131072), (8, 131072)])
+def test_a_row_has_one_group_on_metal_where_two_launches_ask_for_more(
+    op: str, split: bool, shape: tuple[int, int]
+) -> None:
+    """More than dlight's kernel or MLX's: of a LayerNorm both read the row three times."""
+    c = tr.plan(get_workload(op).func(shape, "float32"), "metal", policy="ladder").candidate
+    assert (c.splits > 1) is split
+    assert c.reuse == "reload"
 
 
 @pytest.mark.parametrize(("rows", "splits"), [(1, 32), (8, 8), (100, 1), (200, 1)])
