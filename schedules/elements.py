@@ -120,11 +120,11 @@ def _element(k: Kernel, w: Walk, block: Block, t: Turn, v: Any, results: dict[in
     def each(e: Expr) -> Any:
         if e in k.known:
             return k.known[e]
+        if e in k.kept:
+            return kept(e) * k.scale[e] if e in k.scale else kept(e)
         if e in k.folded:
             of, factor = k.folded[e]
             return kept(of) * factor
-        if e in k.kept:
-            return kept(e) * k.scale[e] if e in k.scale else kept(e)
         if isinstance(e, Load):
             at = found(e)
             if at is not None:

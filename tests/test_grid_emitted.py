@@ -58,7 +58,7 @@ def emulate(case: Case, plan: GroupPlan, target: Any, **how: Any) -> None:
 @pytest.mark.parametrize("operator", ["softmax", "rms_norm", "layer_norm"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_row_over_launches_is_right_on_metal(operator: str, dtype: str) -> None:
-    """A mapping that is legal there; of a LayerNorm alone does `ladder` take it."""
+    """A mapping that is legal there, and that no policy takes."""
     case, target = Case(operator=operator, shape=(8, 131072), dtype=dtype), tvm.target.Target("metal")
     candidate = Candidate(width=512, vector=4, reuse="reload", splits=4, merged=operator != "rms_norm")
     func = get_workload(operator).func(case.shape, dtype)

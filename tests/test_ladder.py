@@ -239,15 +239,15 @@ def test_rows_that_cannot_stay_take_what_they_took_before() -> None:
     assert plan.candidate.resident == 0
 
 
-@pytest.mark.parametrize(("op", "split"), [("softmax", False), ("rms_norm", False), ("layer_norm", True)])
-@pytest.mark.parametrize("shape", [(1, 65537), (1, 131072), (8, 131072)])
-def test_a_row_has_one_group_on_metal_where_two_launches_ask_for_more(
-    op: str, split: bool, shape: tuple[int, int]
-) -> None:
-    """More than dlight's kernel or MLX's: of a LayerNorm both read the row three times."""
-    c = tr.plan(get_workload(op).func(shape, "float32"), "metal", policy="ladder").candidate
-    assert (c.splits > 1) is split
-    assert c.reuse == "reload"
+@pytest.mark.parametrize("op", ["softmax", "rms_norm", "layer_norm", "where_softmax"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("shape", [(1, 65537), (2, 82480), (8, 131072), (31, 262144)])
+def test_a_row_has_one_group_on_metal(op: str, dtype: str, shape: tuple[int, int]) -> None:
+    """A second launch would ask for partial results besides the row."""
+    plan = tr.plan(get_workload(op).func(shape, dtype), "metal", policy="ladder")
+    assert (plan.candidate.splits, plan.candidate.reuse) == (1, "reload")
+    assert plan.candidate.width > 900
+    assert plan.estimate.kernel_score == 1
 
 
 @pytest.mark.parametrize(("rows", "splits"), [(1, 32), (8, 8), (100, 1), (200, 1)])

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tvm import te, topi
+from tvm import te, tirx, topi
 
 import tirx_reduce as tr
 from tests.launch import check, wide
@@ -73,3 +73,33 @@ def test_an_index_of_an_index(candidate: Candidate, target: Any) -> None:
     tr.emulate(built, data, of, to, found, target=target)
     taken = np.take_along_axis(data, to[:, of], 1)
     assert (found == taken - taken.max(1, keepdims=True)).all()
+
+
+@TARGETS
+@pytest.mark.parametrize(
+    ("dtype", "place", "of"),
+    [
+        ("uint8", lambda v: (v + tirx.const(100, "uint8")).astype("int32"), lambda a: a + np.uint8(100)),
+        ("uint8", lambda v: (v * tirx.const(3, "uint8")).astype("int32"), lambda a: a * np.uint8(3)),
+        ("int8", lambda v: v.astype("uint8").astype("int32"), lambda a: a.astype("uint8")),
+        ("int32", lambda v: v.astype("uint8").astype("int32"), lambda a: a.astype("uint8")),
+    ],
+    ids=["add", "mul", "sign", "cut"],
+)
+def test_an_index_wraps_as_its_own_dtype_does(dtype: str, place: Any, of: Any, target: Any) -> None:
+    rows, columns = 3, 40
+    index = te.placeholder((rows, columns), dtype, name="index")
+    label = te.placeholder((rows,), dtype, name="label")
+    table = te.placeholder((256,), "float32", name="table")
+    k = te.reduce_axis((0, columns), "k")
+    top = te.compute(
+        (rows,), lambda i: te.max(table[place(index[i, k])] + table[place(label[i])], axis=k), name="top"
+    )
+    func = te.create_prim_func([index, label, table, top])
+    end = np.iinfo("int16" if dtype == "int32" else dtype)
+    rng = np.random.default_rng(1)
+    at = rng.integers(end.min, end.max, (rows, columns), endpoint=True).astype(dtype)
+    of_row = rng.integers(end.min, end.max, rows, endpoint=True).astype(dtype)
+    values, found = drawn(256), np.zeros(rows, "float32")
+    tr.emulate(tr.compile(func, target, fallback=False), at, of_row, values, found, target=target)
+    assert (found == (values[of(at)] + values[of(of_row)][:, None]).max(1)).all()

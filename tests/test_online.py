@@ -135,6 +135,33 @@ def test_each_launch_of_a_split_row_reads_its_part_once(op: str, columns: int, t
     assert second == x.nbytes + 3 * 4 * 2 * (4 * 2 * 4)
 
 
+@BOTH
+@pytest.mark.parametrize(
+    "c",
+    [
+        Candidate(width=64, vector=4, reuse="private", merged=True),
+        Candidate(width=64, vector=4, reuse="mixed", merged=True),
+        Candidate(width=64, vector=4, reuse="shared", merged=True),
+    ],
+    ids=lambda c: c.reuse,
+)
+def test_a_softmax_that_is_normalised_again(c: Candidate, target: str) -> None:
+    """Its second walk puts the product in the exponential's place; the third reads that one."""
+    rows, columns = 2, 3000
+    x = te.placeholder((rows, columns), "float32", name="x")
+    a, b, d = (te.reduce_axis((0, columns), name) for name in "abd")
+    top = te.compute((rows,), lambda i: te.max(x[i, a], axis=a), name="top")
+    total = te.compute((rows,), lambda i: te.sum(tirx.exp(x[i, b] - top[i]), axis=b), name="total")
+    share = te.compute((rows, columns), lambda i, j: tirx.exp(x[i, j] - top[i]) / total[i], name="share")
+    square = te.compute((rows,), lambda i: te.sum(share[i, d] * share[i, d], axis=d), name="square")
+    y = te.compute((rows, columns), lambda i, j: share[i, j] / tirx.sqrt(square[i]), name="y")
+    k = Kernel(te.create_prim_func([x, y]), as_target(target), c)
+    data = drawn(rows, columns)
+    (found,) = k.run(data)
+    below = np.exp(wide(data) - wide(data).max(1, keepdims=True))
+    check(found, below / np.sqrt((below**2).sum(1, keepdims=True)), columns=columns)
+
+
 @pytest.mark.parametrize("merged", [True, False])
 @pytest.mark.parametrize("target", ["metal", {"kind": "cuda", "arch": "sm_80"}], ids=["metal", "cuda"])
 def test_a_reduction_behind_a_pair_over_launches(target: Any, merged: bool) -> None:

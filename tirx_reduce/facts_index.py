@@ -71,9 +71,11 @@ class Indices(ABC):
             return self._index_var(expr, scope)
         if isinstance(expr, tirx.Cast) and str(expr.value.ty.dtype) == "bool":
             return tirx.Select(self._index(expr.value, scope), ONE, ZERO)
-        if isinstance(expr, tirx.Cast) and self.integral(expr.value):
+        if isinstance(expr, tirx.Cast) and self.integral(expr.value) and not _cuts(expr):
             return self._index(expr.value, scope)
-        if type(expr) in ARITHMETIC or (type(expr) in _TESTS and self.integral(expr.a)):
+        if (type(expr) in ARITHMETIC and not _narrow(expr)) or (
+            type(expr) in _TESTS and self.integral(expr.a)
+        ):
             return type(expr)(self._index(expr.a, scope), self._index(expr.b, scope))
         if isinstance(expr, tirx.Div | tirx.Mod):
             # Of natural numbers, truncation is flooring.
@@ -143,12 +145,14 @@ class Indices(ABC):
         self.strides(buffer)  # declines those that are not fixed
         sizes = [int(e) if isinstance(e, tirx.IntImm) else None for e in buffer.ty.shape]
         axes = [(int(s), e) for s, e in zip(buffer.ty.strides, sizes, strict=False) if e != 1]
+        if 0 in sizes:
+            return
         reach = 0
         for stride, extent in sorted(axes, key=lambda axis: axis[0]):
             if stride <= reach:
                 raise Unsupported(
                     f"{buffer.name} is written with strides {[int(s) for s in buffer.ty.strides]}, by which "
-                    "several elements have one place; needs a place for each"
+                    "elements may have one place; needs each stride beyond what the smaller ones reach"
                 )
             if extent is None:
                 return
@@ -169,6 +173,20 @@ class Indices(ABC):
                 found = tuple(self.space.product(shape[i + 1 :]) for i in range(len(shape)))
             self._strides[buffer] = found
         return self._strides[buffer]
+
+
+def _narrow(expr: Any) -> bool:
+    """Whether an integer has fewer than 32 bits, and so may wrap around where an index does not."""
+    return int(str(expr.ty.dtype).lstrip("uint")) < 32
+
+
+def _cuts(cast: Any) -> bool:
+    """Whether a cast may change a small number: to fewer than 32 bits, and not from fewer of the same sign."""
+    to, of = str(cast.ty.dtype), str(cast.value.ty.dtype)
+    if not _narrow(cast) or to == of:
+        return False
+    bits = [int(d.lstrip("uint")) for d in (to, of)]
+    return bits[0] <= bits[1] or (to.startswith("u") and not of.startswith("u"))
 
 
 def _check_buffer(param: Any) -> None:
