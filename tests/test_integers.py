@@ -10,9 +10,9 @@ import pytest
 from tvm import te, topi
 
 import tirx_reduce as tr
+from tests.launch import TARGETS
 
-HOPPER = {"kind": "cuda", "arch": "sm_90"}
-BOTH = pytest.mark.parametrize("target", ["metal", HOPPER], ids=["metal", "cuda"])
+BOTH = pytest.mark.parametrize("target", TARGETS)
 
 
 def run(outputs: list[Any], inputs: list[Any], arrays: list[Any], target: Any) -> list[Any]:

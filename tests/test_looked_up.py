@@ -9,11 +9,10 @@ import pytest
 from tvm import te, tirx, topi
 
 import tirx_reduce as tr
-from tests.launch import check, wide
+from tests.launch import TARGETS, check, wide
 from tirx_reduce.values import Candidate
 
-HOPPER = {"kind": "cuda", "arch": "sm_90"}
-TARGETS = pytest.mark.parametrize("target", ["metal", HOPPER], ids=["metal", "cuda"])
+BOTH = pytest.mark.parametrize("target", TARGETS)
 
 
 def drawn(*shape: int, below: int = 0) -> Any:
@@ -34,7 +33,7 @@ def biased_softmax(heads: int, rows: int, columns: int, buckets: int) -> Any:
     return te.create_prim_func([x, bucket, table, topi.nn.softmax(scores)])
 
 
-@TARGETS
+@BOTH
 @pytest.mark.parametrize("columns", [1, 3, 64, 257])
 @pytest.mark.parametrize("policy", ["analytic", "ladder"])
 def test_a_bias_by_bucket(policy: str, columns: int, target: Any) -> None:
@@ -47,7 +46,7 @@ def test_a_bias_by_bucket(policy: str, columns: int, target: Any) -> None:
     check(y, e / e.sum(-1, keepdims=True))
 
 
-@TARGETS
+@BOTH
 @pytest.mark.parametrize(
     "candidate",
     [
@@ -75,7 +74,7 @@ def test_an_index_of_an_index(candidate: Candidate, target: Any) -> None:
     assert (found == taken - taken.max(1, keepdims=True)).all()
 
 
-@TARGETS
+@BOTH
 @pytest.mark.parametrize(
     ("dtype", "place", "of"),
     [

@@ -135,6 +135,15 @@ def test_each_launch_of_a_split_row_reads_its_part_once(op: str, columns: int, t
     assert second == x.nbytes + 3 * 4 * 2 * (4 * 2 * 4)
 
 
+def softmax_pair(rows: int, columns: int) -> tuple[Any, Any, Any]:
+    """A matrix, the maximum of each row, and the sum of exponentials about it."""
+    x = te.placeholder((rows, columns), "float32", name="x")
+    a, b = (te.reduce_axis((0, columns), name) for name in "ab")
+    top = te.compute((rows,), lambda i: te.max(x[i, a], axis=a), name="top")
+    total = te.compute((rows,), lambda i: te.sum(tirx.exp(x[i, b] - top[i]), axis=b), name="total")
+    return x, top, total
+
+
 @BOTH
 @pytest.mark.parametrize(
     "c",
@@ -148,10 +157,8 @@ def test_each_launch_of_a_split_row_reads_its_part_once(op: str, columns: int, t
 def test_a_softmax_that_is_normalised_again(c: Candidate, target: str) -> None:
     """Its second walk puts the product in the exponential's place; the third reads that one."""
     rows, columns = 2, 3000
-    x = te.placeholder((rows, columns), "float32", name="x")
-    a, b, d = (te.reduce_axis((0, columns), name) for name in "abd")
-    top = te.compute((rows,), lambda i: te.max(x[i, a], axis=a), name="top")
-    total = te.compute((rows,), lambda i: te.sum(tirx.exp(x[i, b] - top[i]), axis=b), name="total")
+    x, top, total = softmax_pair(rows, columns)
+    d = te.reduce_axis((0, columns), "d")
     share = te.compute((rows, columns), lambda i, j: tirx.exp(x[i, j] - top[i]) / total[i], name="share")
     square = te.compute((rows,), lambda i: te.sum(share[i, d] * share[i, d], axis=d), name="square")
     y = te.compute((rows, columns), lambda i, j: share[i, j] / tirx.sqrt(square[i]), name="y")
@@ -167,10 +174,8 @@ def test_a_softmax_that_is_normalised_again(c: Candidate, target: str) -> None:
 def test_a_reduction_behind_a_pair_over_launches(target: Any, merged: bool) -> None:
     """The entropy of a long row: the third launch leaves what a fourth takes up, where the pair is known already."""
     rows, columns = 3, 1024
-    x = te.placeholder((rows, columns), "float32", name="x")
-    a, b, c = (te.reduce_axis((0, columns), name) for name in "abc")
-    top = te.compute((rows,), lambda i: te.max(x[i, a], axis=a), name="top")
-    total = te.compute((rows,), lambda i: te.sum(tirx.exp(x[i, b] - top[i]), axis=b), name="total")
+    x, top, total = softmax_pair(rows, columns)
+    c = te.reduce_axis((0, columns), "c")
     entropy = te.compute(
         (rows,),
         lambda i: te.sum(tirx.exp(x[i, c] - top[i]) / total[i] * (x[i, c] - top[i]), axis=c),
