@@ -143,13 +143,10 @@ def _cut(line: str) -> str:
 def counts() -> str:
     """What the peers' table says in numbers."""
     final = rows_of([STUDY / "grid.jsonl.xz", STUDY / "grid_compile.jsonl.xz"])
-    counted = [p for p in (STUDY / f"{n}.jsonl.xz" for n in COUNTED) if p.exists()]
-    read_there = counters_report.readings(counters_report.rows_of(counted))
-    neighbour = STUDY / "grid_neighbour.jsonl.xz"
-    beside = rows_of([neighbour]) if neighbour.exists() else ()
+    beside = rows_of([STUDY / "grid_neighbour.jsonl.xz"])
     lines = json.loads((STUDY / "before_prologue.json").read_text())["lines"]
     before = {(dtype, operator, shape): share for dtype, operator, shape, share in lines}
-    return grid.counts(final, before, table, read_there, beside)
+    return grid.counts(final, before, table, counters_report.readings(counted()), beside)
 
 
 def swept() -> str:
@@ -217,12 +214,12 @@ def dispatch_elsewhere() -> str:
 
 def counters() -> str:
     """Hardware counters of some lines."""
-    found = [p for p in (STUDY / f"{n}.jsonl.xz" for n in COUNTED) if p.exists()]
-    return _cut(counters_report.markdown(counters_report.rows_of(found))) + "\n"
+    return _cut(counters_report.markdown(counted())) + "\n"
 
 
-COUNTED = ("counters", "counters_more")
-"""Records of hardware counters; the second has lines that are short of the copy's rate."""
+def counted() -> Any:
+    """Hardware counters; the second record has the lines that are short of the copy's rate."""
+    return counters_report.rows_of([STUDY / f"{n}.jsonl.xz" for n in ("counters", "counters_more")])
 
 
 # Runs that may not be there: their pages are written once their records are.

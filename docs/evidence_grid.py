@@ -48,12 +48,18 @@ def at_first_sight(rows: Sequence[Row], table: Table) -> str:
             if not best:
                 continue
             raw = [float(b["ratio"]) for b in best]
-            level = sum(float(b["counted"]) >= 1.0 for b in best)
-            body.append([dtype, operator, str(len(raw)), str(level), str(sum(v >= 1.0 for v in raw)),
-                         f"{geometric_mean(raw):.3f}", f"{min(raw):.3f}"])  # fmt: skip
-    head = ["dtype", "operator", "lines", "≥ 1.00, ranges that include 1 counted as level", "≥ 1.00 by median alone",
-            "geometric mean of best peer ÷ ours", "worst"]  # fmt: skip
+            body.append([dtype, operator, *_standing(best), f"{geometric_mean(raw):.3f}", f"{min(raw):.3f}"])
+    head = ["dtype", "operator", "lines", *STANDING, "geometric mean of best peer ÷ ours", "worst"]
     return table(head, body)
+
+
+STANDING = ("≥ 1.00, ranges that include 1 counted as level", "≥ 1.00 by median alone")
+
+
+def _standing(best: Sequence[Row]) -> list[str]:
+    """How many lines there are, and on how many the best peer is level or behind, counted two ways."""
+    ahead = (sum(float(b[how]) >= 1.0 for b in best) for how in ("counted", "ratio"))
+    return [str(len(best)), *map(str, ahead)]
 
 
 def _name(row: Row) -> str:
@@ -70,15 +76,12 @@ def _level(rows: Sequence[Row], table: Table) -> str:
     for group in (TABLE, ODD, FUSED):
         mine = _group(rows, group)
         raw = [float(r["best"]["ratio"]) for r in mine]
-        counted = [float(r["best"]["counted"]) for r in mine]
         worst = min(mine, key=lambda r: float(r["best"]["ratio"]))
         body.append(
-            [group, str(len(mine)), f"{sum(c >= 1.0 for c in counted)}", f"{sum(v >= 1.0 for v in raw)}",
-             f"{sum(v >= 0.98 for v in raw)}", f"{geometric_mean(raw):.3f}",
-             f"{min(raw):.3f}, {_name(worst)}, {worst['best']['name']}"]
+            [group, *_standing([r["best"] for r in mine]), f"{sum(v >= 0.98 for v in raw)}",
+             f"{geometric_mean(raw):.3f}", f"{min(raw):.3f}, {_name(worst)}, {worst['best']['name']}"]
         )  # fmt: skip
-    head = ["lines", "compared", "≥ 1.00, ranges that include 1 counted as level", "≥ 1.00 by median alone",
-            "≥ 0.98 by median", "geometric mean", "worst"]  # fmt: skip
+    head = ["lines", "compared", *STANDING, "≥ 0.98 by median", "geometric mean", "worst"]
     text = "## Level or ahead\n\nBest peer ÷ ours: the smallest ratio of a line over all peers of "
     text += "both runs, each ratio taken inside its run.\n\n"
     text += table(head, body)
