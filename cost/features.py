@@ -53,7 +53,7 @@ def features(
         # A program narrower than a subgroup still occupies part of one.
         subgroups_per_program=max(1, candidate.width // limits.subgroup_size),
         programs=rows,
-        threadgroups=_up(rows, candidate.packing * candidate.rows) * candidate.splits,
+        threadgroups=candidate.groups(rows),
         program_global_access_bytes=columns * counts.column_bytes_per_row_column,
         worker_global_access_bytes=lane_elements * counts.column_bytes_per_row_column,
         worker_private_access_bytes=counts.kept * private * counts.accumulation_bytes * (1 + counts.passes),

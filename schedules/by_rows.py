@@ -91,7 +91,7 @@ def _guarded_or_not(reading: Any, candidate: Candidate, limits: DeviceLimits, co
     Guarded, 4096 rows of 128 bfloat16 columns took 1.25 times as long.
     """
     guarded = kernel(reading, candidate, limits, rows)
-    each = candidate.packing * candidate.rows
+    each = candidate.rows_a_group
     if each == 1:
         return guarded
     full = tirx.EQ(tirx.FloorMod(count, imm(each, "int64")), imm(0, "int64"))

@@ -21,7 +21,7 @@ from tirx_reduce.program import Const, Load, item_bytes
 from . import cluster
 from .memory import memory_dtype
 from .passes import Pass
-from .state import Kernel, first_row, groups_of, loads_of, row_count
+from .state import Kernel, first_row, loads_of, row_count
 from .tir import Block, cast, imm, load
 from .walks import load_ahead
 
@@ -87,7 +87,7 @@ def _rows(k: Kernel, block: Block, loads: list[Load]) -> None:
     if not loads or not isinstance(k.program.columns, Const):
         return
     c, it = k.candidate, k.index_dtype
-    each = c.packing * c.rows
+    each = c.rows_a_group
     columns = int(k.program.columns.value)
     share = columns // c.splits if c.splits > 1 else columns * each
     begin = cast(k.group, it) * imm(columns * each, it)
@@ -136,7 +136,7 @@ def _vectors(k: Kernel, block: Block, loads: list[Load]) -> None:
     columns, rows = int(k.program.columns.value), row_count(k)
     # A share of a group that never starts is left out, and a large one comes late.
     usual = int(rows.value) if isinstance(rows, tirx.IntImm) else k.rows.usual
-    groups = min(SHARES, max(1, groups_of(k.candidate, usual)))
+    groups = min(SHARES, max(1, k.candidate.groups(usual)))
     for e in loads:
         if e.index.stride != 1 or not isinstance(e.index.row, Const):
             continue

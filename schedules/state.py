@@ -114,12 +114,7 @@ def short_launch(candidate: Candidate, rows: int | None) -> bool:
     """Whether a launch over so many rows has one wave of groups or little more."""
     if rows is None:
         return False
-    return groups_of(candidate, rows) <= SHORT_LAUNCH
-
-
-def groups_of(candidate: Candidate, rows: int) -> int:
-    """Groups that so many rows start."""
-    return -(-rows // (candidate.packing * candidate.rows)) * candidate.splits
+    return candidate.groups(rows) <= SHORT_LAUNCH
 
 
 # Elements of a tensor whose offsets, and those a little behind it, are int32.
@@ -177,7 +172,7 @@ def place(k: Kernel, row: Any, *, first: bool = True) -> None:
     """Take `row`, the `first` of its program or a later one: its columns, and how they fall into packets."""
     c, it = k.candidate, k.index_dtype
     valid, rows = None, row_count(k)
-    whole = isinstance(rows, tirx.IntImm) and rows.value % (c.packing * c.rows) == 0
+    whole = isinstance(rows, tirx.IntImm) and rows.value % c.rows_a_group == 0
     if not (whole or k.rows.whole) and (c.packing > 1 or not first):
         # A group's last programs may have no row: they go along to every barrier, and neither read nor write. (Where an
         # output is the input, the row's owner writes there.) What they compute of nothing stays with them.
@@ -266,9 +261,9 @@ def launched(k: Kernel, groups: Any | None = None) -> Any:
     """The statement that launches what was written: a group for each program, or `groups` of them."""
     c = k.candidate
     if groups is None:
-        rows, each = row_count(k), c.packing * c.rows
+        rows, each = row_count(k), c.rows_a_group
         if isinstance(rows, tirx.IntImm):  # rounding up in 32 bits may take more
-            groups = imm(groups_of(c, int(rows.value)))
+            groups = imm(c.groups(int(rows.value)))
         else:
             groups = tirx.FloorDiv(rows + imm(each - 1, "int64"), imm(each, "int64")) if each > 1 else rows
             groups = groups * imm(c.splits, "int64") if c.splits > 1 else groups

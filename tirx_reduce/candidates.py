@@ -218,8 +218,7 @@ def _group_refusal(candidate: Candidate, limits: DeviceLimits) -> str | None:
 
 def _count_refusal(candidate: Candidate, rows: int | None) -> str | None:
     """Groups are counted in 32 bits, as rows are, those included that the last group has and the tensor has not."""
-    each = candidate.packing * candidate.rows
-    groups = math.ceil((rows or 0) / each) * candidate.splits
+    each, groups = candidate.rows_a_group, candidate.groups(rows or 0)
     if groups // candidate.splits * each > 2**31:
         return f"rows: {rows} in groups of {each}; needs no more than 2^31 when the last one is full"
     return f"groups: {groups}; needs fewer than 2^31" if groups >= 2**31 else None
@@ -290,8 +289,8 @@ def _reuse_refusal(candidate: Candidate, facts: RowFacts, needs: _Needs, limits:
         scalars = private_scalars(candidate, facts.kept, facts.columns) * candidate.rows
         if scalars > limits.private_scalars:
             return f"private: {scalars} scalars a lane; limit {limits.private_scalars}"
-        if scalars > _registers(candidate, limits):
-            room = _registers(candidate, limits)
+        room = _registers(candidate, limits)
+        if scalars > room:
             return f"private: {scalars} scalars a lane of {candidate.threads}; registers hold {room}"
         return _shared_refusal(reuse, slots, limits.shared_bytes)
     if reuse == "mixed":

@@ -16,7 +16,7 @@ from .errors import Unsupported
 from .facts_blocks import Block, Body
 from .facts_ops import INTEGERS, Ops, is_float
 from .facts_space import ONE, ZERO, Space, int64
-from .program import Expr, Scalar, Sym, uses_column
+from .program import Expr, Scalar, Sym, item_bytes, uses_column
 
 ARITHMETIC = frozenset({tirx.Add, tirx.Sub, tirx.Mul, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max})
 _TESTS = frozenset({tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE, tirx.And, tirx.Or})
@@ -156,7 +156,7 @@ class Indices(ABC):
                 )
             if extent is None:
                 return
-            reach += stride * max(0, extent - 1)
+            reach += stride * (extent - 1)
 
     def strides(self, buffer: Any) -> tuple[Any, ...]:
         """Elements from one index to the next along every axis."""
@@ -177,7 +177,7 @@ class Indices(ABC):
 
 def _narrow(expr: Any) -> bool:
     """Whether an integer has fewer than 32 bits, and so may wrap around where an index does not."""
-    return int(str(expr.ty.dtype).lstrip("uint")) < 32
+    return item_bytes(str(expr.ty.dtype)) < 4
 
 
 def _cuts(cast: Any) -> bool:
@@ -185,8 +185,7 @@ def _cuts(cast: Any) -> bool:
     to, of = str(cast.ty.dtype), str(cast.value.ty.dtype)
     if not _narrow(cast) or to == of:
         return False
-    bits = [int(d.lstrip("uint")) for d in (to, of)]
-    return bits[0] <= bits[1] or (to.startswith("u") and not of.startswith("u"))
+    return item_bytes(to) <= item_bytes(of) or (to.startswith("u") and not of.startswith("u"))
 
 
 def _check_buffer(param: Any) -> None:

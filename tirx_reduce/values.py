@@ -87,6 +87,15 @@ class Candidate:
         """Threads of one group."""
         return self.width * self.packing
 
+    @property
+    def rows_a_group(self) -> int:
+        """Rows of one group, or of the groups that share one."""
+        return self.packing * self.rows
+
+    def groups(self, rows: int) -> int:
+        """Groups that so many rows start."""
+        return -(-rows // self.rows_a_group) * self.splits
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyCounts:
