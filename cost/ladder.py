@@ -9,7 +9,8 @@ from functools import lru_cache
 
 from tirx_reduce.values import Candidate, CostEstimate, DeviceLimits, Features, RowFacts
 
-from .rungs import Shape, streamed, vectors, wanted
+from .rung import Shape
+from .rungs import streamed, vectors, wanted
 
 RUNGS = "rungs"
 """Unit of its prices: how far down the ladder a candidate stands."""

@@ -12,12 +12,12 @@ device without clusters, and on Metal by analogy.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from tirx_reduce.values import Candidate, DeviceLimits
 
-ASSUMED_CORES = 32
-"""Where a device does not tell."""
+from . import unaligned
+from .rung import ASSUMED_CORES, Rung, Shape, parts
+
 SHORT = 512
 """Columns up to which a row takes a subgroup or a part of one."""
 MOST_GROUPS = 16
@@ -30,64 +30,14 @@ SMALL_GROUP = 256
 """Lanes of a group where a core holds several of them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """What the ladder looks at."""
-
-    rows: int
-    columns: int
-    storage_bytes: int
-    """Of the widest matrix element."""
-    reductions: int
-    streams: int = 2
-    """Elements that a column moves, weights and outputs among them."""
-
-    @property
-    def weighted(self) -> bool:
-        """Two reductions, and then more to read than the row itself: a LayerNorm, no softmax."""
-        return self.reductions > 1 and self.streams > 2
-
-    @property
-    def fused(self) -> bool:
-        """More matrices than one in and one out."""
-        return self.reductions == 1 and self.streams > 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rung:
-    """How many lanes a row takes, in how many groups."""
-
-    lanes: float
-    splits: int = 1
-    reuse: str = "private"
-    merged: bool = False
-    packing: int = 0
-    """Rows of a group; 0 leaves it to the threads and rows that there are."""
-    idle: float = 3.0
-    """What a lane that has nothing to take weighs against a width that is as much too large, in logarithms."""
-
-
 def vectors(shape: Shape, limits: DeviceLimits) -> list[int]:
     """Elements of an access, the preferred one first."""
     widest = 16 // shape.storage_bytes if limits.kind == "cuda" else 4
     some = [v for v in (8, 4, 2, 1) if v <= min(widest, shape.columns)]
     even = [v for v in some if shape.columns % v == 0]
     if limits.max_cluster > 1 and even[0] < widest // 2:
-        even = [_unaligned(shape, even[0], widest, limits), *even]
+        even = [unaligned.elements(shape, even[0], widest, limits), *even]
     return list(dict.fromkeys((*even, *some)))
-
-
-def _unaligned(shape: Shape, even: int, widest: int, limits: DeviceLimits) -> int:
-    """Elements of an access to rows that start anywhere: few take as many as they can, float32 with weights fewer."""
-    few = shape.rows < (limits.cores or ASSUMED_CORES)
-    if shape.columns <= 2048:
-        pairs = shape.storage_bytes < 4 and shape.reductions == 1 and few and shape.columns > 1024
-        return max(even, 2) if pairs else even
-    if shape.storage_bytes < 4:
-        return widest
-    if shape.reductions == 1:
-        return widest if few or shape.columns > 8192 else widest // 2
-    return widest // 2 if few or shape.weighted else widest
 
 
 def wanted(shape: Shape, vector: int, limits: DeviceLimits) -> Candidate:
@@ -118,16 +68,20 @@ def streamed(shape: Shape, vector: int, limits: DeviceLimits) -> Candidate | Non
     ones take too long; and where one group of rows fits two cores easily, a long stream is as quick without.
     """
     n, cores = shape.columns, limits.cores or ASSUMED_CORES
-    narrow = shape.storage_bytes < 4 and vector * shape.storage_bytes == 16 and n % vector == 0
+    narrow = shape.storage_bytes < 4 and vector * shape.storage_bytes == 16
     if limits.max_cluster < 2 or not (narrow and shape.weighted and shape.streams > 3):
         return None
+    if n % vector:
+        return unaligned.resident(shape, vector, limits)
     if not 24576 < n <= 57344 or shape.rows < 5 * cores or (n <= 32768 and shape.rows > 16 * cores):
         return None
     width = math.ceil(n / 64 / limits.subgroup_size) * limits.subgroup_size
-    return Candidate(width=width, vector=vector, reuse="shared", splits=2, resident=cores // 2 * 2)
+    # Where rows start in the middle of a sector, every second one does.
+    clusters = cores // 2 if n % (2 * vector) == 0 else cores // 4 * 2
+    return Candidate(width=width, vector=vector, reuse="shared", splits=2, resident=2 * clusters)
 
 
-def _width(rung: _Rung, shape: Shape, vector: int, limits: DeviceLimits) -> int:
+def _width(rung: Rung, shape: Shape, vector: int, limits: DeviceLimits) -> int:
     """Whole subgroups: near the lanes of a group, and so that few are left without a packet in the last round.
 
     Where a row is split, every lane has to have one; where it is kept in registers, none may have too many.
@@ -157,59 +111,54 @@ def _even(n: int, splits: int) -> int:
     return even or splits
 
 
-def _parts(share: float, most: int) -> int:
-    """The power of two from `share` on, within 1 and `most`."""
-    return min(most, 1 << max(0, math.ceil(math.log2(share))))
-
-
-def _clustered(shape: Shape, vector: int, limits: DeviceLimits) -> _Rung:
+def _clustered(shape: Shape, vector: int, limits: DeviceLimits) -> Rung:
     n, cores = shape.columns, limits.cores or ASSUMED_CORES
     most = min(MOST_GROUPS, limits.max_cluster)
     if n <= SHORT:
-        return _Rung(lanes=n / 16 if shape.storage_bytes < 4 and shape.weighted else n / 8)
+        return Rung(lanes=n / 16 if shape.storage_bytes < 4 and shape.weighted else n / 8)
     if shape.rows < cores:
         if n <= 2048:
-            return _Rung(lanes=n / 6 if n % vector else n / 8)
+            return Rung(lanes=n / 6 if n % vector else n / 8)
         aligned = n % vector == 0 or n > 32768
-        return _few(shape, most, cores) if aligned else _few_unaligned(shape, most)
+        return _few(shape, most, cores) if aligned else unaligned.few(shape, most)
     if n > 65536:
         return _long(shape, most) if shape.storage_bytes >= 4 else _long_sixteen_bits(shape, most)
     if shape.rows < 2 * cores and n <= 4096:
-        return _Rung(lanes=n / 8, splits=1 if n <= 2048 else 2)
+        return Rung(lanes=n / 8, splits=1 if n <= 2048 else 2)
     if shape.rows < (4 if shape.storage_bytes < 4 else 3) * cores and 4096 < n <= 8192 and n % vector == 0:
         return _thin(shape, most, cores)
+    if n % vector:
+        return unaligned.stream(shape, most, cores)
     if shape.storage_bytes < 4 and vector > 1:
-        return _sixteen_bits(shape, vector, most, cores)
-    if n <= (5632 if shape.reductions > 1 or n % vector else 2048):
-        return _Rung(lanes=n / 8)
+        return _sixteen_bits(shape, most, cores)
+    if n <= (5632 if shape.reductions > 1 else 2048):
+        return Rung(lanes=n / 8)
     if n <= 8192:
-        return _Rung(lanes=n / 16 if shape.weighted else n / 8, splits=2)
-    if n < 16384 and n % vector == 0:
-        return _Rung(lanes=n / 28, splits=min(4, most))
-    if shape.weighted and n > 16384 and n % vector == 0:
-        return (
-            _Rung(lanes=1024, splits=min(4, most)) if n <= 40960 else _Rung(lanes=2048, splits=min(8, most))
-        )
-    return _Rung(lanes=max(1024, n / 32), splits=min(8, most))
+        return Rung(lanes=n / 16 if shape.weighted else n / 8, splits=2)
+    if n < 16384:
+        return Rung(lanes=n / 28, splits=min(4, most))
+    if shape.weighted and n > 16384:
+        return Rung(lanes=1024, splits=min(4, most)) if n <= 40960 else Rung(lanes=2048, splits=min(8, most))
+    return Rung(lanes=max(1024, n / 32), splits=min(8, most))
 
 
-def _thin(shape: Shape, most: int, cores: int) -> _Rung:
+def _thin(shape: Shape, most: int, cores: int) -> Rung:
     """A few rows a core: in parts, of which every core has about as many as another."""
     n = shape.columns
     if shape.storage_bytes >= 4:
-        return _Rung(lanes=n / 12, splits=min(4, most))
+        return Rung(lanes=n / 12, splits=min(4, most))
     if shape.weighted and (n <= 6144 or shape.rows < 3 * cores):
         return _some_norms(shape, cores)
     if shape.fused and n > 6144 and shape.rows <= 2 * cores:
-        return _Rung(lanes=n / 8, idle=10)
+        return Rung(lanes=n / 8, idle=10)
     if shape.reductions == 1:
-        return _Rung(lanes=n / 16, splits=2, idle=10)
+        return Rung(lanes=n / 16, splits=2, idle=10)
     if shape.rows < 2 * cores:
-        return _Rung(lanes=480, idle=0)
-    return _Rung(lanes=n / 14, splits=2, reuse="shared", idle=10)
+        return Rung(lanes=480, idle=0)
+    return Rung(lanes=n / 14, splits=2, reuse="shared", idle=10)
 
 
-def _some_norms(shape: Shape, cores: int) -> _Rung:
+def _some_norms(shape: Shape, cores: int) -> Rung:
     """A LayerNorm in 16 bits of 4097 to 8192 columns, from two rows for five cores on to four a core.
 
     One group a row, of which a core holds two or more, and the same number for most lengths; two packets a lane where
@@ -217,135 +166,122 @@ def _some_norms(shape: Shape, cores: int) -> _Rung:
     """
     n, rows = shape.columns, shape.rows
     if rows >= 3 * cores:
-        return _Rung(lanes=n / 16, idle=10)
+        return Rung(lanes=n / 16, idle=10)
     if n > 7168 and rows < 2 * cores:
-        return _Rung(lanes=n / 16, splits=2)
-    return _Rung(lanes=max(480, n / 16), idle=0)
+        return Rung(lanes=n / 16, splits=2)
+    return Rung(lanes=max(480, n / 16), idle=0)
 
 
-def _long(shape: Shape, most: int) -> _Rung:
+def _long(shape: Shape, most: int) -> Rung:
     """Streams of rows that a cluster can just hold."""
     n = shape.columns
     if shape.weighted:
-        return _Rung(lanes=n / 64, splits=min(most, 8))
-    return _Rung(lanes=n / 64 if shape.reductions > 1 else n / 32, splits=most)
+        return Rung(lanes=n / 64, splits=min(most, 8))
+    return Rung(lanes=n / 64 if shape.reductions > 1 else n / 32, splits=most)
 
 
-def _long_sixteen_bits(shape: Shape, most: int) -> _Rung:
+def _long_sixteen_bits(shape: Shape, most: int) -> Rung:
     """Streams of 16-bit rows that a cluster of eight groups can just hold."""
     n = shape.columns
     if shape.reductions == 1:
-        return _Rung(lanes=n / 64, splits=min(most, 8 if n <= 131072 else 16), reuse="shared")
+        return Rung(lanes=n / 64, splits=min(most, 8 if n <= 131072 else 16), reuse="shared")
     if shape.weighted:
-        return _Rung(lanes=n / 42, splits=min(most, 8 if n <= 98304 else 16), reuse="shared")
-    return _Rung(lanes=n / 64, splits=most)
+        return Rung(lanes=n / 42, splits=min(most, 8 if n <= 98304 else 16), reuse="shared")
+    return Rung(lanes=n / 64, splits=most)
 
 
-def _sixteen_bits(shape: Shape, vector: int, most: int, cores: int) -> _Rung:
+def _sixteen_bits(shape: Shape, most: int, cores: int) -> Rung:
     """Streams of 16-bit rows."""
     n = shape.columns
-    if n % vector:
-        if n <= 8192:
-            return _Rung(lanes=n / (16 if shape.reductions > 1 and not shape.weighted else 32))
-        return _Rung(lanes=n / 32, splits=min(8, most), reuse="shared" if shape.weighted else "private")
     if n <= 2560 and shape.weighted:
         return _short_norms(shape, cores)
     waves, two = shape.rows / cores, shape.reductions > 1
     if waves < (16 if two else 12) and not shape.fused and (n <= 1024 or (two and n <= 2048)):
-        return _Rung(lanes=n / (8 if n <= 1024 else 16), packing=2 if waves >= 8 else 1)
+        return Rung(lanes=n / (8 if n <= 1024 else 16), packing=2 if waves >= 8 else 1)
     if n < 1024 and not two and not shape.fused:
-        return _Rung(lanes=64, idle=0)
+        return Rung(lanes=64, idle=0)
     if n <= 4096:
         # With more to read than the row, what is kept may be wider than 16 bits (a mask added): registers are as quick.
         alone = shape.reductions > 1 and not shape.weighted
-        return _Rung(
+        return Rung(
             lanes=n / 32 if shape.fused and n > 2048 else n / 16, reuse="shared" if alone else "private"
         )
     if shape.reductions == 1 and n <= 8192:
-        return _Rung(lanes=n / 16, splits=2) if shape.fused else _Rung(lanes=n / 48)
+        return Rung(lanes=n / 16, splits=2) if shape.fused else Rung(lanes=n / 48)
     if shape.reductions == 1:
         splits = min(8, max(2, 1 << int(math.log2(n / 4096))), most)
-        return _Rung(lanes=max(128 * splits, n / 32), splits=splits)
+        return Rung(lanes=max(128 * splits, n / 32), splits=splits)
     if n <= 8192 and shape.weighted and (n <= 6144 or shape.rows >= 8 * cores):
-        return _Rung(lanes=n / 32)
+        return Rung(lanes=n / 32)
     if n <= 8192:
-        return _Rung(lanes=n / (24 if shape.weighted else 20), reuse="shared")
+        return Rung(lanes=n / (24 if shape.weighted else 20), reuse="shared")
     if shape.weighted and n <= 16384:
-        return _Rung(lanes=n / 64)
-    splits = _parts(n / (16384 if shape.weighted else 8192), most)
-    return _Rung(lanes=n / 32, splits=splits, reuse="shared" if shape.weighted else "private")
+        return Rung(lanes=n / 64)
+    splits = parts(n / (16384 if shape.weighted else 8192), most)
+    return Rung(lanes=n / 32, splits=splits, reuse="shared" if shape.weighted else "private")
 
 
-def _short_norms(shape: Shape, cores: int) -> _Rung:
+def _short_norms(shape: Shape, cores: int) -> Rung:
     """Streams of a LayerNorm in 16 bits: small rows, several a group, once every core has enough of them."""
     n, waves = shape.columns, shape.rows / cores
     if n <= 1024:
-        return _Rung(lanes=32) if waves >= 24 else _Rung(lanes=n / 8, packing=2 if waves >= 8 else 1)
+        return Rung(lanes=32) if waves >= 24 else Rung(lanes=n / 8, packing=2 if waves >= 8 else 1)
     if waves >= 12:
-        return _Rung(lanes=64, idle=0)
-    return _Rung(lanes=min(192, n / 8), idle=0) if waves >= 8 else _Rung(lanes=n / 16)
+        return Rung(lanes=64, idle=0)
+    return Rung(lanes=min(192, n / 8), idle=0) if waves >= 8 else Rung(lanes=n / 16)
 
 
-def _few(shape: Shape, most: int, cores: int) -> _Rung:
+def _few(shape: Shape, most: int, cores: int) -> Rung:
     """Fewer rows than cores: what counts is how soon the last lane has its data."""
     n, rows = shape.columns, shape.rows
     if n > (65536 if shape.storage_bytes >= 4 else LONGEST) and rows * n <= HANDFUL:
         # A cluster has 16 groups: two launches use the rest of the device.
         lanes = 256 if rows <= 4 or shape.storage_bytes < 4 else 128
-        return _Rung(lanes=64 * lanes, splits=64, reuse="reload", merged=shape.reductions > 1)
-    splits = _parts(n / 2048 if n <= 8192 else min(n, 65536) / 6400, most)
+        return Rung(lanes=64 * lanes, splits=64, reuse="reload", merged=shape.reductions > 1)
+    splits = parts(n / 2048 if n <= 8192 else min(n, 65536) / 6400, most)
     if shape.reductions > 1 and shape.storage_bytes < 4 and 4096 < n <= 8192 and 5 * rows > 2 * cores:
-        return _some_norms(shape, cores) if shape.weighted else _Rung(lanes=n / 16, idle=10)
+        return _some_norms(shape, cores) if shape.weighted else Rung(lanes=n / 16, idle=10)
     swept = shape.fused and shape.storage_bytes < 4 and n <= 8192
     if swept and n > 4096 and cores < 2 * rows:
-        return _Rung(lanes=n / 8, splits=2, idle=10)
+        return Rung(lanes=n / 8, splits=2, idle=10)
     if n <= 65536 and 2 * splits * rows <= cores:
         splits = _even(n, splits) if swept else splits
-        return _Rung(lanes=n / 8, splits=min(most, 2 * splits), idle=1)
+        return Rung(lanes=n / 8, splits=min(most, 2 * splits), idle=1)
     if n <= 8192:
-        return _Rung(lanes=n / 14, splits=splits, idle=1)
+        return Rung(lanes=n / 14, splits=splits, idle=1)
     if splits >= 8 and rows * splits > cores:
         return _crowded(shape, most, cores)
     if n <= 65536:
         thick = shape.weighted and splits >= 4 and rows * splits > cores
-        return _Rung(lanes=min(n / (12 if thick else 8), cores * WIDEST / rows), splits=splits, idle=1)
+        return Rung(lanes=min(n / (12 if thick else 8), cores * WIDEST / rows), splits=splits, idle=1)
     lane = 16
     if shape.reductions == 1 and 1 < rows <= 4:
         lane = 32
     elif shape.reductions > 1 and not shape.weighted and rows > 4:
         lane = 8
-    return _Rung(lanes=n / lane, splits=splits)
+    return Rung(lanes=n / lane, splits=splits)
 
 
-def _crowded(shape: Shape, most: int, cores: int) -> _Rung:
+def _crowded(shape: Shape, most: int, cores: int) -> Rung:
     """Long rows of more groups than cores: small ones, and about as many as have a place at once."""
     groups, room = shape.rows * most, (1.25 if shape.storage_bytes < 4 else 2) * cores * WIDEST
     if shape.storage_bytes < 4 and shape.columns > 65536 and groups * SMALL_GROUP > room:
         return _crowded_sixteen_bits(shape, most)
     splits = most if groups * SMALL_GROUP <= room else min(most, 8)
-    return _Rung(lanes=splits * (320 if groups <= 2 * cores else SMALL_GROUP), splits=splits, idle=8)
+    return Rung(lanes=splits * (320 if groups <= 2 * cores else SMALL_GROUP), splits=splits, idle=8)
 
 
-def _crowded_sixteen_bits(shape: Shape, most: int) -> _Rung:
+def _crowded_sixteen_bits(shape: Shape, most: int) -> Rung:
     """Among them rows of which registers hold as much as a lane may keep: as many groups as a cluster has."""
     n = shape.columns
     if shape.weighted:
-        return _Rung(lanes=n / 36, splits=most, reuse="shared")
+        return Rung(lanes=n / 36, splits=most, reuse="shared")
     if shape.reductions > 1:
-        return _Rung(lanes=n / 56, splits=most)
-    return _Rung(lanes=n / 48, splits=most if n >= 131072 else min(most, 8), reuse="shared")
+        return Rung(lanes=n / 56, splits=most)
+    return Rung(lanes=n / 48, splits=most if n >= 131072 else min(most, 8), reuse="shared")
 
 
-def _few_unaligned(shape: Shape, most: int) -> _Rung:
-    """The same where rows start anywhere: 16 bits do a little better in one group."""
-    n = shape.columns
-    if shape.storage_bytes < 4:
-        return _Rung(lanes=n / (8 if n <= 8192 else 24 if shape.weighted else 16))
-    lane = 16 if shape.reductions == 1 else 6 if shape.weighted else 8
-    return _Rung(lanes=n / lane, splits=_parts(n / 6400, most))
-
-
-def _alone(shape: Shape, vector: int, limits: DeviceLimits) -> _Rung:
+def _alone(shape: Shape, vector: int, limits: DeviceLimits) -> Rung:
     """One group a row; few rows of more columns than it holds are split over launches, which Metal is spared.
 
     A second launch reads the partial results besides the row, more than an unsplit row asks for. On Metal, where no
@@ -356,12 +292,12 @@ def _alone(shape: Shape, vector: int, limits: DeviceLimits) -> _Rung:
     if n > 65536:
         split = few and limits.kind != "metal"
         groups = min(32, 1 << (max(1, cores // shape.rows).bit_length() - 1)) if split else 1
-        return _Rung(lanes=512 * groups if split else WIDEST, splits=groups, reuse="reload", merged=two)
+        return Rung(lanes=512 * groups if split else WIDEST, splits=groups, reuse="reload", merged=two)
     if n <= SHORT:
-        return _Rung(lanes=n / 8)
+        return Rung(lanes=n / 8)
     merged = two and not few and n > 2048 and not narrow
     if n > 20480:
-        return _Rung(lanes=512 if narrow else 1024 if two else 768, merged=merged)
+        return Rung(lanes=512 if narrow else 1024 if two else 768, merged=merged)
     thin = shape.rows < 2 * cores and not few
     if n <= 4096:
         lane = (8 if few else 12 if thin else 16) if narrow and vector > 1 else 4 if thin and merged else 8
@@ -369,7 +305,7 @@ def _alone(shape: Shape, vector: int, limits: DeviceLimits) -> _Rung:
         lane = 24 if narrow and vector > 1 else 16 if merged else 12
     else:
         lane = 12 if few else 64 if narrow and vector > 1 else 32 if merged else 43
-    return _Rung(lanes=n / lane, merged=merged)
+    return Rung(lanes=n / lane, merged=merged)
 
 
 def _packing(shape: Shape, width: int, limits: DeviceLimits) -> int:

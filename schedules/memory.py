@@ -75,9 +75,10 @@ def keep_whole(block: Block, packets: Any, kind: str) -> None:
     Before a store, which the compiler may do in pieces; in a loop, before which it may unpack what the loop reads.
     """
     size, count = item_bytes(str(packets.ty.dtype)), int(packets.ty.shape[0])
-    if kind != "cuda" or size >= _WORD or size * count % (4 * _WORD):
+    if kind != "cuda" or size >= _WORD:
         return
-    for at in range(0, count, 4 * _WORD // size):
+    packet = 4 * _WORD // size
+    for at in range(0, count // packet * packet, packet):
         helper(block, "tirx_reduce_whole_4", tirx.address_of(load(packets, at)), source=_WHOLE)
 
 

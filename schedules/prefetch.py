@@ -16,8 +16,9 @@ from tirx_reduce.program import Expr, Load, item_bytes
 
 from .cluster import helper
 from .memory import memory_dtype
-from .state import Kernel
-from .tir import UNROLLED, VECTORIZED, Block, cast, imm, load
+from .packets import Segment
+from .state import Kernel, first_packet
+from .tir import UNROLLED, VECTORIZED, Block, both, cast, imm, load
 
 BYTES = 16
 """Of one copy."""
@@ -66,8 +67,8 @@ class Prefetch:
     @classmethod
     def of(cls, k: Kernel, wanted: Iterable[Expr]) -> Prefetch | None:
         """The dense matrices among `wanted`, where a packet of each is one copy; None where there is none."""
-        c = k.candidate
-        whole = k.kind == "cuda" and k.geometry.head is None and isinstance(k.geometry.rounds, int)
+        c, row = k.candidate, k.geometry
+        whole = k.kind == "cuda" and isinstance(row.rounds, int) and (row.head is None or c.reuse == "shared")
         if not whole or c.packing > 1:
             return None
         loads = tuple(
@@ -78,7 +79,7 @@ class Prefetch:
             and item_bytes(memory_dtype(ref.dtype, k.kind)) * c.vector == BYTES
         )
         loads = tuple(ref for ref in loads if ref.dtype == loads[0].dtype)
-        return cls(loads=loads, extent=k.geometry.rounds * c.vector * c.threads) if loads else None
+        return cls(loads=loads, extent=row.rounds * c.vector * c.threads) if loads else None
 
     def open(self, k: Kernel, rows: int = 1) -> None:
         """Shared memory for so many rows."""
@@ -94,7 +95,7 @@ class Prefetch:
 def issue(k: Kernel, block: Block, ahead: Prefetch, row: Any, shelf: Any | None = None) -> None:
     """Start to copy `row`, to where `shelf` begins."""
     it, vector = k.index_dtype, imm(k.candidate.vector)
-    base = row * cast(k.geometry.columns, it)
+    base = _begin(k, row)
     for number, ref in enumerate(ahead.loads):
         for segment in k.geometry.segments():
             with block.loop("r", segment.count, UNROLLED) as (body, r):
@@ -110,6 +111,44 @@ def issue(k: Kernel, block: Block, ahead: Prefetch, row: Any, shelf: Any | None 
                         tirx.address_of(load(k.views[ref.param], source)),
                         source=_COPY,
                     )
+
+
+def _begin(k: Kernel, row: Any) -> Any:
+    """Offset of the first packet of `row` in a dense matrix."""
+    it, geometry = k.index_dtype, k.geometry
+    base = row * cast(geometry.columns, it)
+    return base if geometry.head is None else first_packet(k, base) * imm(geometry.vector, it)
+
+
+def load_left(k: Kernel, block: Block, ahead: Prefetch, row: Any, there: Any = None) -> Any:
+    """Load what stands at the ends of `row`, if it is `there`: into registers, for copies take whole packets.
+
+    None where nothing stands there. The row starts like that of `k.geometry`.
+    """
+    it, ends = k.index_dtype, _ends(k)
+    if not ends:
+        return None
+    (ref,) = ahead.loads
+    left = block.alloc("left", len(ends), memory_dtype(ref.dtype, k.kind))
+    base = row * cast(k.geometry.columns, it)
+    for part, turn, number in ends:
+        with block.when(both(there, k.geometry.inside(part, number))) as inside:
+            source = base + cast(k.geometry.column(part, number, imm(0)), it)
+            inside.store(left, turn, load(k.views[ref.param], source))
+    return left
+
+
+def take_left(k: Kernel, block: Block, left: Any, coming: Any, there: Any) -> None:
+    """The ends of the row that was `coming` are those of the row to compute."""
+    for part, turn, number in _ends(k):
+        with block.when(both(there, k.geometry.inside(part, number))) as inside:
+            inside.store(left, turn, load(coming, turn))
+
+
+def _ends(k: Kernel) -> list[tuple[Segment, int, Any]]:
+    """The elements at the ends that this lane may take: part, round and number."""
+    row = k.geometry
+    return [(part, turn, row.number(imm(turn))) for part in row.ends() for turn in range(part.count)]
 
 
 def commit(block: Block) -> None:

@@ -30,8 +30,8 @@ from tirx_reduce.errors import Unsupported
 
 from . import cluster
 from .passes import Pass, column_loads
-from .prefetch import Prefetch, commit, issue, receive, wait_oldest
-from .state import Kernel, first_row, launched, next_row, place, row_count
+from .prefetch import Prefetch, commit, issue, load_left, receive, take_left, wait_oldest
+from .state import Kernel, Mixed, first_row, launched, next_row, place, row_count
 from .tir import cast, imm
 from .walks import load_ahead
 
@@ -92,12 +92,17 @@ def _on_shelves(
         )
     rows, begin, stride = imm(count.value, it), first_row(k), c.resident // c.splits
     ahead.open(k, SHELVES)
+    left = load_left(k, k.block, ahead, begin, tirx.LT(begin, rows))
+    if left is not None:
+        # What is moved in registers waits for its load: not behind three rows.
+        load_ahead(k, walks, vectors=True, early=True)
     for shelf in range(SHELVES):
         row = begin + imm(shelf * stride, it)
         with k.block.when(tirx.LT(row, rows)) as some:
             issue(k, some, ahead, row, imm(shelf * ahead.extent))
         commit(k.block)
-    load_ahead(k, walks, vectors=True, early=True)
+    if left is None:
+        load_ahead(k, walks, vectors=True, early=True)
     once = k.ahead
     if k.cluster:
         # Every row has slots and mailboxes of its own: what comes from a group that is ahead disturbs nobody.
@@ -107,7 +112,8 @@ def _on_shelves(
     else:
         k.turns = 2
     k.shared_arrays = [ahead.array]
-    kept = dict.fromkeys(walks[0].kept, ahead.array)
+    array = ahead.array if left is None else Mixed(private=left, shared=ahead.array)
+    kept = dict.fromkeys(walks[0].kept, array)
     steps = tirx.FloorDiv(rows - begin + imm(stride - 1, it), imm(stride, it))
     outer = k.block
     with outer.loop("step", steps, annotations={}) as (body, step):
@@ -118,10 +124,14 @@ def _on_shelves(
         row = begin + step * imm(stride, it)
         next_row(k, row, once)
         k.kept = kept
+        coming = row + imm(stride, it)
+        there = tirx.LT(coming, rows)
+        next_left = load_left(k, body, ahead, coming, there)
         wait_oldest(body)
         write_row((replace(walks[0], found=walks[0].kept), *walks[1:]))
         following = row + imm(SHELVES * stride, it)
         with body.when(tirx.LT(following, rows)) as more:
             issue(k, more, ahead, following, k.shelf)
         commit(body)
+        take_left(k, body, left, next_left, there)
     k.block = outer

@@ -184,16 +184,22 @@ def place(k: Kernel, row: Any, *, first: bool = True) -> None:
     base = row * cast(columns, it)
     head, before, most_before = None, imm(0), 0
     packets = columns if fixed is None else imm(fixed // c.vector)
-    if c.vector > 1 and not (fixed is not None and fixed % c.vector == 0):
+    if c.vector > 1 and not (fixed is not None and fixed % ends.start_unit(c) == 0):
         head = imm(0, it)
         if _reads_dense(k.program) and not (isinstance(rows, tirx.IntImm) and rows.value == 1):
-            most_before = ends.most_before(fixed, c.vector)
-            head = _named(k, "head", tirx.FloorDiv(base + imm(c.vector - 1, it), imm(c.vector, it)))
+            most_before = ends.most_before(fixed, ends.start_unit(c))
+            head = _named(k, "head", first_packet(k, base))
             before = _named(k, "before", cast(head * imm(c.vector, it) - base, "int32"))
         if fixed is None or ends.fewest_packets(fixed, c.vector, most_before) < fixed // c.vector:
             whole = tirx.FloorDiv(tirx.Max(columns - before, imm(0)), imm(c.vector))
             packets = _named(k, "packets", whole)
-    mixed = c.reuse == "mixed"
+    near = None
+    if c.reuse == "mixed" and fixed is not None:
+        near = private_rounds(c, len(k.walks.kept()), fixed)
+    elif c.resident and c.reuse == "shared" and head is not None:
+        near = (
+            0  # asynchronous copies take whole packets; what is left comes through registers, and stays there
+        )
     k.geometry = Row(
         valid=valid,
         columns=columns,
@@ -210,8 +216,16 @@ def place(k: Kernel, row: Any, *, first: bool = True) -> None:
         pairs=k.kind == "cuda" and not k.plain,
         index_dtype=it,
         kind=k.kind,
-        private_rounds=private_rounds(c, len(k.walks.kept()), fixed) if mixed and fixed is not None else None,
+        private_rounds=near,
     )
+
+
+def first_packet(k: Kernel, base: Any) -> Any:
+    """Number of the first packet from `base` on, where rows start anywhere."""
+    it, unit = k.index_dtype, ends.start_unit(k.candidate)
+    number = tirx.FloorDiv(base + imm(unit - 1, it), imm(unit, it))
+    packets = unit // k.candidate.vector
+    return number * imm(packets, it) if packets > 1 else number
 
 
 def next_row(k: Kernel, row: Any, once: dict[Expr, Any], *, first: bool = True) -> None:

@@ -139,6 +139,8 @@ def packets_for_one(row: Row, streams: Iterable[Stream]) -> int:
 
 def _load_two(block: Block, row: Row, stream: Stream, part: Segment, number: Any, two: Any) -> None:
     it, vector = row.index_dtype, row.vector
+    if row.most_before >= vector:
+        number = number + tirx.FloorDiv(row.before, imm(vector))
     first = tirx.FloorDiv(stream.start, imm(vector, it)) + cast(number, it)
     column = (number + imm(1)) * imm(vector)
 
@@ -170,7 +172,7 @@ def _move(block: Block, row: Row, x: Loaded) -> None:
         block,
         f"tirx_reduce_straddle_{name}",
         *_addresses(x),
-        row.before * imm(size),
+        _shift(row) * imm(size),
         source=_SOURCE.format(name=name, one=one, two=2 * one, moved=moved),
     )
 
@@ -192,7 +194,12 @@ def _move_at_once(block: Block, row: Row, loaded: list[Loaded], size: int) -> No
         cases=cases,
     )
     places = [a for x in loaded for a in _addresses(x)]
-    helper(block, f"tirx_reduce_straddle_{name}", *places, row.before * imm(size), source=source)
+    helper(block, f"tirx_reduce_straddle_{name}", *places, _shift(row) * imm(size), source=source)
+
+
+def _shift(row: Row) -> Any:
+    """Elements from the begin of an aligned packet to that of the row's."""
+    return row.before if row.most_before < row.vector else tirx.FloorMod(row.before, imm(row.vector))
 
 
 def _addresses(x: Loaded) -> tuple[Any, Any]:

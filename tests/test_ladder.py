@@ -13,7 +13,7 @@ import tirx_reduce as tr
 from tirx_reduce.bench.workloads import get_workload
 from tirx_reduce.candidates import private_scalars
 from tirx_reduce.cost.ladder import steps
-from tirx_reduce.cost.rungs import Shape
+from tirx_reduce.cost.rung import Shape
 from tirx_reduce.values import Candidate, DeviceLimits
 
 HOPPER: dict[str, Any] = {

@@ -36,7 +36,13 @@ STAYS = Candidate(width=64, vector=4, reuse="shared", splits=2, resident=4)
         ("argmax", (9, 2048), {}, "shared: no pass reads again what an earlier one read"),
         ("add_rms_norm", (9, 2048), {}, "resident: what is kept is computed; needs private"),
         ("layer_norm", (9, 2048), {"vector": 2}, "resident: packets of 8 bytes; copies take 16 each"),
-        ("layer_norm", (9, 2050), {}, "resident: rows of 2050 columns; needs a multiple of the vector"),
+        ("layer_norm", (9, 2050), {}, "resident: rows of 2050 columns, 2 from one to the next of a group"),
+        (
+            "layer_norm",
+            (9, 2050),
+            {"reuse": "private", "splits": 1},
+            "resident: rows of 2050 columns in registers; needs a multiple of the vector",
+        ),
         (
             "layer_norm",
             (9, 2048),
@@ -100,9 +106,15 @@ def test_rows_that_nobody_counts_are_refused() -> None:
     ("rows", "columns", "mapping"),
     [
         (5, 4104, {"width": 64, "splits": 2, "resident": 4}),
-        (17, 3080, {"width": 96, "splits": 2, "resident": 2}),
+        (17, 3088, {"width": 96, "splits": 2, "resident": 2}),
+        (17, 3080, {"width": 96, "splits": 2, "resident": 4}),
+        (5, 1037, {"width": 32, "resident": 16}),
         (3, 8200, {"width": 128, "splits": 4, "resident": 16}),
-        (7, 1032, {"width": 64, "resident": 3}),
+        (7, 1040, {"width": 64, "resident": 3}),
+        (7, 1032, {"width": 64, "resident": 2}),
+        (37, 1037, {"width": 32, "resident": 16}),
+        (19, 1027, {"width": 32, "splits": 2, "resident": 32}),
+        (26, 2050, {"width": 64, "splits": 2, "resident": 16}),
     ],
 )
 def test_rows_that_are_no_whole_number_of_rounds(

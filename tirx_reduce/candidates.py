@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
-from .ends import most_before, most_left
+from .ends import most_before, most_left, start_unit
 from .facts_keep import Walks
 from .program import Access, Load, RowIndex, item_bytes, walk
 from .values import REUSES, Candidate, DeviceLimits, RowFacts
@@ -339,7 +339,7 @@ def _lane_slots(candidate: Candidate, columns: int) -> int:
 
 def _left(candidate: Candidate, columns: int) -> int:
     """Elements that the busiest lane takes at the ends of a row."""
-    left = most_left(columns, candidate.vector, most_before(columns, candidate.vector))
+    left = most_left(columns, candidate.vector, most_before(columns, start_unit(candidate)))
     return math.ceil(left / (candidate.width * candidate.splits))
 
 
@@ -352,9 +352,19 @@ def _resident_refusal(
         return f"resident: asynchronous copies on {limits.kind}; needs CUDA, sm_80 or later"
     if candidate.reuse not in ("private", "shared") or candidate.packing > 1:
         return f"resident: {candidate.reuse} with packing {candidate.packing}; needs private or shared, and packing 1"
-    if facts.columns is None or facts.columns % candidate.vector:
-        return f"resident: rows of {facts.columns or 'symbolic'} columns; needs a multiple of the vector"
-    slots = _lane_slots(candidate, facts.columns)
+    if facts.columns is None:
+        return "resident: rows of symbolic columns; needs fixed ones"
+    if facts.columns % candidate.vector and candidate.reuse == "private":
+        return f"resident: rows of {facts.columns} columns in registers; needs a multiple of the vector"
+    # What is loaded once for all rows of a group stands beside all of them alike.
+    apart, unit = candidate.resident // candidate.splits, start_unit(candidate)
+    if apart * facts.columns % unit:
+        return (
+            f"resident: rows of {facts.columns} columns, {apart} from one to the next of a group; "
+            f"needs a multiple of {unit} elements from start to start"
+        )
+    # What is left at the ends of a row stays in registers.
+    slots = _rounds(candidate, facts.columns) * candidate.vector * candidate.threads
     if candidate.reuse == "shared":
         return _shelves_refusal(candidate, facts.rows, needs.kept_bytes * slots, needs, limits)
     if candidate.splits > 1:
