@@ -63,39 +63,46 @@ def stream(shape: Shape, most: int, cores: int) -> Rung:
 
 
 def _some(shape: Shape, most: int, thin: bool) -> Rung | None:
-    """One or two rows a core, of float32; `thin`: one, and some over. None where they fall into place with others."""
+    """One or two rows a core, of float32; `thin`: one, and some over. None where they fall into place with others.
+
+    All of the last round over packets stands under a condition, for some row has one packet less. Where rows are few
+    that round had better not be a full one: widths are those nearest to the lanes, whatever is idle in it.
+    """
     n = shape.columns
     if n <= 8704:
-        return Rung(lanes=n / 12, splits=min(4 if thin else 2 if shape.weighted else 1, most))
+        return Rung(lanes=n / 12, splits=min(4 if thin else 2 if shape.weighted else 1, most), idle=0)
     if n > 16384:
         return None
     if shape.weighted:
-        return Rung(lanes=n / 19, splits=min(4, most), reuse="shared")
+        return Rung(lanes=n / 19, splits=min(4, most), reuse="shared", idle=0)
     if shape.reductions == 1:
-        return Rung(lanes=n / 11, splits=min(4, most))
-    return Rung(lanes=n / 11, splits=min(2, most)) if thin else None
+        return Rung(lanes=n / 11, splits=min(4, most), idle=0)
+    return Rung(lanes=n / 11.3, splits=min(2, most), idle=0) if thin else None
 
 
 def _some_sixteen_bits(shape: Shape, most: int, thin: bool) -> Rung | None:
     n = shape.columns
     if n <= 8704:
-        return Rung(lanes=n / 18, splits=min(2, most))
+        return Rung(lanes=n / 18, splits=min(2, most), idle=0)
     if n <= 16384:
-        return Rung(lanes=n / 19, splits=min(2, most)) if thin else None
+        return Rung(lanes=n / 19, splits=min(2, most), idle=0) if thin else None
     if shape.weighted:
-        shared = n > 24576 or not thin
-        return Rung(lanes=n / 31, splits=min(4, most), reuse="shared" if shared else "private")
-    if shape.reductions > 1:
-        return Rung(lanes=n / 19, splits=min(4, most)) if thin and n <= 24576 else None
-    return Rung(lanes=n / 19, splits=min(4, most)) if thin else Rung(lanes=n / 34, splits=2, reuse="shared")
+        reuse = "shared" if n > 24576 or not thin else "private"
+        return Rung(lanes=n / 31, splits=min(4, most), reuse=reuse, idle=0)
+    if shape.reductions > 1 and (n > 24576 or not thin):
+        return None
+    if thin:
+        return Rung(lanes=n / 19.5, splits=min(4, most), idle=0)
+    return Rung(lanes=n / 34, splits=min(2, most), reuse="shared", idle=0)
 
 
 def _sixteen_bits(shape: Shape, most: int, some: bool) -> Rung:
     n, eight = shape.columns, min(8, most)
     if shape.weighted:
+        if 8704 < n <= 17408 and not some:
+            return Rung(lanes=n / 35, reuse="shared", idle=0)
         if n <= 17408:
-            shared = n > 8704 and not some
-            return Rung(lanes=n / (32 if n <= 4096 else 37), reuse="shared" if shared else "private")
+            return Rung(lanes=n / (32 if n <= 4096 else 37))
         if n > 53248 or (some and n > 36864):
             return Rung(lanes=n / (32 if n > 53248 else 39), splits=eight, reuse="shared")
         return Rung(lanes=n / (31 if n <= 24576 else 44), splits=min(4, most), reuse="shared")
