@@ -179,6 +179,11 @@ def swept_models() -> str:
     return unseen.models(STUDY / "sweeps_models.json.gz", table)
 
 
+def swept_odd() -> str:
+    """What sweeps over rows that start anywhere say of the ladder, and what came of it."""
+    return unseen.models(STUDY / "sweeps_odd.json.gz", table)
+
+
 MODELS = (
     "models_norm",
     "models_norm_compile",
@@ -240,6 +245,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "unseen.md": swept_elsewhere,
     "decode.md": swept_decode,
     "swept_models.md": swept_models,
+    "swept_odd.md": swept_odd,
     "models.md": models,
     **{page: make for page, (records, make) in LATER.items() if (STUDY / records).exists()},
 }
