@@ -103,14 +103,22 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
         "--cpu-model", action="store_true", help="run on the CPU model of the GPU even where a GPU exists"
     )
     parser.add_argument(
-        "--top", type=positive, default=5, metavar="N", help="runners-up printed (default: 5)"
+        "--top",
+        type=positive,
+        default=5,
+        metavar="N",
+        help="runners-up printed behind the winner (default: 5)",
     )
 
 
 def _explain_arguments(parser: argparse.ArgumentParser) -> None:
     plan_arguments(parser)
     parser.add_argument(
-        "--top", type=positive, default=12, metavar="N", help="runners-up printed (default: 12)"
+        "--top",
+        type=positive,
+        default=12,
+        metavar="N",
+        help="runners-up printed behind the winner (default: 12)",
     )
     parser.add_argument("--all", action="store_true", help="print every candidate and every refusal")
     parser.add_argument("--source", action="store_true", help="print the emitted text as well, marked")

@@ -92,7 +92,8 @@ def _result_lines(shape: Any, done: Execution, style: Style) -> list[str]:
     word = style("verified", "green", "bold") if v.ok else style("WRONG", "red", "bold")
     return [
         f"ran   {done.where}",
-        f"      {rows_text(shape, done.shape)}, {done.seconds:.2f} s wall time (not a timing of the kernel)",
+        f"      {rows_text(shape, done.shape)}, {done.seconds:.2f} s wall time (not a timing of the kernel)"
+        + (f"; {done.missed}" if done.missed else ""),
         f"{word} against float64: largest error {_number(v.max_abs)} absolute, "
         f"{_number(v.max_rel)} relative, {_share(v.share)} of what is allowed, at {v.where}",
         style(f"      allowed: {v.allowed}", "dim"),

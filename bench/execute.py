@@ -40,10 +40,14 @@ class Execution:
     verdict: Verdict
     counters: dict[str, int]
     """What the CPU model counted; empty on a GPU."""
+    missed: str = ""
+    """What of the planned kernel so few rows do not reach."""
 
 
-def affordable(shape: Shape, rows_limit: int | None) -> Shape:
+def affordable(shape: Shape, rows_limit: int | None, clusters: int = 0) -> Shape:
     """The rows that the CPU model can go through in seconds: at least one, at most 64, or `rows_limit`.
+
+    Of `clusters` that stay, if there are any, each takes two rows and one a third, where that is some seconds, too.
 
     Raises
     ------
@@ -51,6 +55,9 @@ def affordable(shape: Shape, rows_limit: int | None) -> Shape:
         They hold more than 2^24 elements: rows can be cut, columns cannot.
     """
     rows = rows_limit or max(1, min(MOST_ROWS, AFFORDABLE_ELEMENTS // shape[-1]))
+    several = 2 * clusters + 1
+    if clusters and not rows_limit and several * shape[-1] <= MOST_ELEMENTS // 2:
+        rows = max(rows, several)
     cut = limit_rows(shape, rows)
     if prod(cut) > MOST_ELEMENTS:
         raise ReduceError(
@@ -103,8 +110,10 @@ def run_on_model(
     """Build the planned mapping for the rows that can be afforded, run it on the CPU model, verify."""
     from tirx_reduce import emulator, schedules
 
-    small = affordable(shape, rows_limit)
-    # The mapping is that of the whole launch; only the number of groups is cut.
+    c = plan.candidate
+    clusters = c.resident // c.splits
+    small = affordable(shape, rows_limit, clusters)
+    # The mapping is that of the whole launch; only groups are fewer, or the rows that each takes where groups stay.
     mapping = plan if small == shape else replace(plan, subject="")
     built = schedules.build(schedules.lower(workload.func(small, dtype), mapping), target)
     inputs = workload.inputs(small, dtype, seed=seed)
@@ -119,6 +128,7 @@ def run_on_model(
         seconds=seconds,
         verdict=workload.verify(outputs, inputs),
         counters=_counters(emulation),
+        missed="no group took a second row" if small != shape and row_count(small) <= clusters else "",
     )
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from tests.json_schema import check
 from tirx_reduce.bench import cli
+from tirx_reduce.bench.execute import affordable
 from tirx_reduce.bench.schemas import SCHEMAS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -330,6 +331,32 @@ def test_limits_are_tightened(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = call(capsys, "plan", "softmax", "8x640", "--target", "cuda", "--shared-bytes", "1000")
     assert status == 0
     assert "1024 threads, 1000 bytes shared, 64 private" in out
+
+
+def test_a_rung_is_a_place_and_no_price(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("explain", "layer_norm", "1000x50257", "--dtype", "bfloat16", "--target", "cuda")
+    status, out, _ = call(capsys, *asked, "--policy", "ladder")
+    assert status == 0
+    assert "rung  1 by policy ladder" in out
+    assert "× winner" not in out
+    assert "fixed rules" in out
+    status, out, _ = call(capsys, *asked)
+    assert "× winner" in out
+    assert "rounds by policy analytic" in out
+
+
+def test_groups_that_stay_take_a_second_row_on_the_cpu_model(capsys: pytest.CaptureFixture[str]) -> None:
+    """So few rows as the model goes through otherwise would leave out what such a kernel is about."""
+    asked = ("emulate", "layer_norm", "1000x10241", "--dtype", "bfloat16", "--target", "cuda")
+    status, out, _ = call(capsys, *asked, "--policy", "ladder", "--orders", "forward", "--rows-limit", "5")
+    assert status == 0
+    assert "R=256" in out
+    assert "the first 5 of 1000 rows" in out
+    assert "no group took a second row" in out
+    assert affordable((1000, 10241), None, 256) == (513, 10241)
+    assert affordable((1000, 50257), None, 64) == (129, 50257)
+    assert affordable((1000, 50257), 5, 64) == (5, 50257)
+    assert affordable((1000, 50257), None) == (5, 50257)
 
 
 def test_source_is_marked(capsys: pytest.CaptureFixture[str]) -> None:

@@ -165,6 +165,15 @@ def test_device_stays_absent() -> None:
     assert (tvm.metal(0).exist, tvm.cuda(0).exist) == before
 
 
+def test_another_target_than_that_of_the_kernels_is_refused() -> None:
+    executable = tvm.compile(two_kernels(), target("metal"))
+    x, y = np.zeros((3, 100), np.float32), np.zeros(3, np.float32)
+    with pytest.raises(emulator.EmulatorError, match="target is cuda and the kernels are for metal"):
+        emulator.emulate(executable, x, y, 2.0, target="cuda")
+    done = emulator.emulate(executable, x, y, 2.0, target="metal")
+    assert "source" not in repr(done)
+
+
 def test_prim_func_without_target_is_refused() -> None:
     with pytest.raises(emulator.EmulatorError, match="no target"):
         emulator.emulate(copy_rows("float32"), np.ones((8, 64), np.float32), np.ones((8, 64), np.float32))

@@ -40,11 +40,12 @@ def emulate(
         PrimFunc; one that is not scheduled goes through `tirx_reduce.compile` first.
     arrays : NumPy arrays and numbers in the order of the parameters. Outputs are written in place. bfloat16
         and 8-bit floats are arrays of `ml_dtypes`, or bits in uint16 and uint8.
-    target : where a PrimFunc is given and carries none.
+    target : where a PrimFunc is given and carries none; of what was built already it must be the kind.
     orders, numerics, seed, limits, cache_dir : as in `run_source`.
     entry : the function of the module to call.
     outputs : positions of the parameters that must be written completely; None: what a kernel stores to.
-    once : whether a second write of an output's element within one launch is an error.
+    once : whether a second write of an output's element within one launch is an error. Kernels of this package write
+        once; others, such as TVM's own for what was declined, may accumulate in place.
 
     Returns
     -------
@@ -64,6 +65,7 @@ def emulate(
         )
     host, device = _modules(module)
     kind = str(device.kind)
+    _check_target(target, kind)
     text = device.inspect_source()
     model = machine(cache_dir)
     with model.lock:
@@ -78,6 +80,19 @@ def emulate(
             called.call(session, plan, held, regions)
 
         return execute(held, orders, numerics, open_session, body, kind, text)
+
+
+def _check_target(target: Any, kind: str) -> None:
+    """What was built already is for one kind of device."""
+    if target is None:
+        return
+    from importlib import import_module
+
+    wanted = import_module("tirx_reduce.schedules").as_target(target).kind.name
+    if wanted != kind:
+        raise EmulatorError(
+            f"target is {wanted} and the kernels are for {kind}; needs the same, or no target"
+        )
 
 
 # The last executables and their linked hosts: writing the object file costs more than a run.

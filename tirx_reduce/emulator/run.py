@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ class Emulation:
     """Kernels that were launched, in order of their first launch."""
     orders: tuple[str, ...]
     numerics: str
-    source: str
+    source: str = field(repr=False)
     """The device text."""
 
 
