@@ -45,7 +45,7 @@ def _subject(parser: argparse.ArgumentParser, *, optional: bool = False) -> None
         "plan, explain and show also take a PrimFunc or an IRModule",
     )
     parser.add_argument("shape", nargs="?", help="extents, the reduced one last: 768x6144, 4x32x128x64")
-    parser.add_argument("--dtype", help="of an operator: float32, float16, bfloat16 (default: float32)")
+    parser.add_argument("--dtype", help="of an operator: float32 (the default), float16 or bfloat16")
 
 
 def _target(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +58,11 @@ def _target(parser: argparse.ArgumentParser) -> None:
 
 
 def _policy(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--policy", default="analytic", help="who prices the mappings (default: %(default)s)")
+    parser.add_argument(
+        "--policy",
+        default="analytic",
+        help="who prices the mappings: analytic (the default), ladder, service, guarded or one of your own",
+    )
     parser.add_argument("--calibration", metavar="FILE", help="of the policy (default: the packaged one)")
     limits = parser.add_argument_group("hard limits, where they are to be tighter than the device's")
     limits.add_argument("--max-threads", type=positive, metavar="N", help="threads of a group")

@@ -174,7 +174,7 @@ def local_stand(
     found = tvm.target.Target(target) if not isinstance(target, tvm.target.Target) else target
     device = tvm.cpu(0) if stand_in else tvm.runtime.device(found.kind.name, 0)
     if not device.exist:
-        raise ReduceError(f"no {found.kind.name} device answers here; needs one, or a stand-in for a trial")
+        raise ReduceError(f"no {found.kind.name} device answers here; needs one, or --stand-in for a trial")
     return LocalStand(
         target=found, device=device, folder=folder, stand_in=stand_in, commit=commit, dirty=dirty
     )
