@@ -82,6 +82,8 @@ def streamed(shape: Shape, vector: int, limits: DeviceLimits) -> Candidate | Non
         if n <= 36864:
             return None
         clusters = cores // 4 * 2
+    if not clusters:
+        return None
     return Candidate(width=width, vector=vector, reuse="shared", splits=2, resident=2 * clusters)
 
 

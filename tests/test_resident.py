@@ -36,6 +36,12 @@ STAYS = Candidate(width=64, vector=4, reuse="shared", splits=2, resident=4)
         ("argmax", (9, 2048), {}, "shared: no pass reads again what an earlier one read"),
         ("add_rms_norm", (9, 2048), {}, "resident: what is kept is computed; needs private"),
         ("layer_norm", (9, 2048), {"vector": 2}, "resident: packets of 8 bytes; copies take 16 each"),
+        (
+            "layer_norm",
+            (9, 32768),
+            {"width": 1024, "resident": 2**18},
+            "resident: 4294967296 elements from a row of a group to its next",
+        ),
         ("layer_norm", (9, 2050), {}, "resident: rows of 2050 columns, 2 from one to the next of a group"),
         (
             "layer_norm",

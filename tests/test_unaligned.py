@@ -66,6 +66,7 @@ def test_rows_of_a_group_that_stays_start_alike(rows: int, columns: int, cores: 
     stays = rungs.streamed(shape, 8, limits)
     if stays is None:
         return
+    assert stays.resident > 0
     assert stays.reuse == "shared"
     assert stays.resident % stays.splits == 0
     unit = 16 if columns % 16 else 8

@@ -363,6 +363,8 @@ def _resident_refusal(
             f"resident: rows of {facts.columns} columns, {apart} from one to the next of a group; "
             f"needs a multiple of {unit} elements from start to start"
         )
+    if apart * facts.columns >= 2**31:
+        return f"resident: {apart * facts.columns} elements from a row of a group to its next; needs fewer than 2^31"
     # What is left at the ends of a row stays in registers.
     slots = _rounds(candidate, facts.columns) * candidate.vector * candidate.threads
     if candidate.reuse == "shared":
