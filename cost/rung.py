@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from tirx_reduce.ends import SECTOR, rows_apart
+
 ASSUMED_CORES = 32
 """Where a device does not tell."""
 
@@ -49,3 +51,9 @@ class Rung:
 def parts(share: float, most: int) -> int:
     """The power of two from `share` on, within 1 and `most`."""
     return min(most, 1 << max(0, math.ceil(math.log2(share))))
+
+
+def alike(clusters: int, columns: int, vector: int) -> int:
+    """The most clusters, no more than these, that take rows in turn so that the rows of each start alike."""
+    apart = rows_apart(columns, SECTOR * vector)
+    return clusters // apart * apart

@@ -16,7 +16,7 @@ import math
 from tirx_reduce.values import Candidate, DeviceLimits
 
 from . import unaligned
-from .rung import ASSUMED_CORES, Rung, Shape, parts
+from .rung import ASSUMED_CORES, Rung, Shape, alike, parts
 
 SHORT = 512
 """Columns up to which a row takes a subgroup or a part of one."""
@@ -76,12 +76,10 @@ def streamed(shape: Shape, vector: int, limits: DeviceLimits) -> Candidate | Non
     if not 24576 < n <= 57344 or shape.rows < 5 * cores or (n <= 32768 and shape.rows > 16 * cores):
         return None
     width = math.ceil(n / 64 / limits.subgroup_size) * limits.subgroup_size
-    clusters = cores // 2
-    if n % (2 * vector):
-        # Every second row starts in the middle of a sector; shorter ones are 13 % quicker without.
-        if n <= 36864:
-            return None
-        clusters = cores // 4 * 2
+    if n % (2 * vector) and n <= 36864:
+        # Every second row starts in the middle of a sector: those are 13 % quicker without.
+        return None
+    clusters = alike(cores // 2, n, vector)
     if not clusters:
         return None
     return Candidate(width=width, vector=vector, reuse="shared", splits=2, resident=2 * clusters)

@@ -11,7 +11,7 @@ import math
 
 from tirx_reduce.values import Candidate, DeviceLimits
 
-from .rung import ASSUMED_CORES, Rung, Shape, parts
+from .rung import ASSUMED_CORES, Rung, Shape, alike, parts
 
 
 def elements(shape: Shape, even: int, widest: int, limits: DeviceLimits) -> int:
@@ -128,8 +128,7 @@ def resident(shape: Shape, vector: int, limits: DeviceLimits) -> Candidate | Non
         return None
     splits = 1 if n <= 26624 else 2
     a_core = 2 if n <= 16640 or 26624 < n <= 36864 else 1
-    apart = 2 * vector // math.gcd(n, 2 * vector)
-    groups = a_core * cores // splits // apart * apart * splits
+    groups = alike(a_core * cores // splits, n, vector) * splits
     if not groups:
         return None
     width = math.ceil(n // vector / 4 / splits / limits.subgroup_size) * limits.subgroup_size

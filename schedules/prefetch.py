@@ -6,7 +6,7 @@ Every lane copies just the packets that it takes itself, so nobody waits for ano
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
@@ -16,7 +16,8 @@ from tirx_reduce.program import Expr, Load, item_bytes
 
 from .cluster import helper
 from .memory import memory_dtype
-from .packets import Segment
+from .packets import Segment, copy_packet
+from .row_values import stream
 from .state import Kernel, first_packet
 from .tir import UNROLLED, VECTORIZED, Block, both, cast, imm, load
 
@@ -125,16 +126,16 @@ def load_left(k: Kernel, block: Block, ahead: Prefetch, row: Any, there: Any = N
 
     None where nothing stands there. The row starts like that of `k.geometry`.
     """
-    it, ends = k.index_dtype, _ends(k)
+    ends = _ends(k)
     if not ends:
         return None
     (ref,) = ahead.loads
-    left = block.alloc("left", len(ends), memory_dtype(ref.dtype, k.kind))
-    base = row * cast(k.geometry.columns, it)
+    source = stream(k, ref.param, ref.index, ref.dtype)
+    left = block.alloc("left", len(ends), source.dtype)
+    geometry = replace(k.geometry, base=row * cast(k.geometry.columns, k.index_dtype))
     for part, turn, number in ends:
-        with block.when(both(there, k.geometry.inside(part, number))) as inside:
-            source = base + cast(k.geometry.column(part, number, imm(0)), it)
-            inside.store(left, turn, load(k.views[ref.param], source))
+        with block.when(both(there, geometry.inside(part, number))) as inside:
+            copy_packet(inside, geometry, source, part, number, left, imm(turn), store=False)
     return left
 
 

@@ -197,9 +197,8 @@ def place(k: Kernel, row: Any, *, first: bool = True) -> None:
     if c.reuse == "mixed" and fixed is not None:
         near = private_rounds(c, len(k.walks.kept()), fixed)
     elif c.resident and c.reuse == "shared" and head is not None:
-        near = (
-            0  # asynchronous copies take whole packets; what is left comes through registers, and stays there
-        )
+        # Asynchronous copies take whole packets; what is left comes through registers, and stays there.
+        near = 0
     k.geometry = Row(
         valid=valid,
         columns=columns,

@@ -9,6 +9,9 @@ from math import gcd
 
 from .values import Candidate
 
+SECTOR = 2
+"""Packets of 16 bytes in the 32 that the second cache moves at once."""
+
 
 def start_unit(candidate: Candidate) -> int:
     """Elements at a multiple of which the first packet of a row stands: V, or 2V where rows stay in resident groups.
@@ -17,7 +20,16 @@ def start_unit(candidate: Candidate) -> int:
     50248 bfloat16 columns beside 50256); loads into registers did not.
     """
     stays = candidate.resident and candidate.reuse == "shared"
-    return candidate.vector * (2 if stays else 1)
+    return candidate.vector * (SECTOR if stays else 1)
+
+
+def rows_apart(columns: int, unit: int) -> int:
+    """Rows after which one starts as the first does, beside multiples of `unit`.
+
+    >>> rows_apart(50257, 16), rows_apart(50248, 16), rows_apart(50256, 16)
+    (16, 2, 1)
+    """
+    return unit // gcd(columns, unit)
 
 
 def most_before(columns: int | None, unit: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -86,9 +87,7 @@ def _check_target(target: Any, kind: str) -> None:
     """What was built already is for one kind of device."""
     if target is None:
         return
-    from importlib import import_module
-
-    wanted = import_module("tirx_reduce.schedules").as_target(target).kind.name
+    wanted = _schedules().as_target(target).kind.name
     if wanted != kind:
         raise EmulatorError(
             f"target is {wanted} and the kernels are for {kind}; needs the same, or no target"
@@ -123,9 +122,7 @@ def _executable(given: Any, target: Any, entry: str | None) -> tuple[Any, str | 
         attrs = dict(given.attrs) if given.attrs is not None else {}
         if target is None and "target" not in attrs:
             raise EmulatorError("the PrimFunc carries no target; needs target=")
-        from importlib import import_module
-
-        schedules = import_module("tirx_reduce.schedules")
+        schedules = _schedules()
         if target is not None:
             target = schedules.as_target(target)
         if attrs.get("tirx.is_scheduled"):
@@ -134,6 +131,11 @@ def _executable(given: Any, target: Any, entry: str | None) -> tuple[Any, str | 
 
         return tirx_reduce.compile(given, target if target is not None else attrs["target"]), entry
     return given, entry
+
+
+def _schedules() -> Any:
+    """The emitter, which only those need who bring a PrimFunc or a target."""
+    return import_module("tirx_reduce.schedules")
 
 
 def _modules(module: Any) -> tuple[Any, Any]:
