@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tirx_reduce.bench.terminal import Style, number, table
-from tirx_reduce.cost.ladder import RUNGS
 from tirx_reduce.describe import explain_program
 from tirx_reduce.describe_html import mapping as mapping
+from tirx_reduce.describe_html import price_head, price_row, price_text
 from tirx_reduce.values import Candidate, CostEstimate, DeviceLimits, Features, GroupPlan, RowFacts
 
 
@@ -58,7 +58,7 @@ def plan_lines(plan: GroupPlan, style: Style) -> list[str]:
         f"      width {plan.width} lanes a row, packing {plan.packing}, vector {vector}, "
         f"unroll {plan.unroll}, reuse {plan.reuse}, splits {plan.splits}{more}",
         f"      {launch}; {count(f.passes, 'pass')}, {count(f.reductions, 'collective reduction')} a row",
-        _price_line(plan),
+        price_text(plan, number, f" by policy {plan.policy}"),
     ]
     if plan.extrapolated:
         lines.append(style("      extrapolated: the calibration never saw this width", "yellow"))
@@ -66,17 +66,6 @@ def plan_lines(plan: GroupPlan, style: Style) -> list[str]:
         end = "∞" if last is None else str(last)
         lines.append(f"      rows {first} to {end}: {mapping(variant.candidate)}")
     return lines
-
-
-def _price_line(plan: GroupPlan) -> str:
-    price = plan.estimate
-    if price.unit == RUNGS:
-        place = number(price.kernel_score)
-        return f"rung  {place} by policy {plan.policy} (1 is what its rules want; the first legal one wins)"
-    return (
-        f"price {number(price.kernel_score)} {price.unit} by policy {plan.policy} "
-        f"(local {number(price.local)}, launch {number(price.launch)})"
-    )
 
 
 def symbolic_lines(facts: RowFacts, plan: GroupPlan) -> list[str]:
@@ -96,21 +85,8 @@ def candidate_lines(plan: GroupPlan, style: Style, top: int | None) -> list[str]
     shown = rows if top is None else rows[: top + 1]
     if plan.incumbent is not None and all(c != plan.incumbent for c, _ in shown):
         shown = [*shown, *(pair for pair in rows if pair[0] == plan.incumbent)]
-    best = plan.estimate.kernel_score
-    places = plan.estimate.unit == RUNGS
-    body = []
-    for candidate, estimate in shown:
-        notes = []
-        if candidate == plan.candidate:
-            notes.append("winner")
-        if candidate == plan.incumbent:
-            notes.append("incumbent")
-        price = [f"{estimate.kernel_score / best:.3f}", number(estimate.local), number(estimate.launch)]
-        # Places are in order, and nothing else: twice as far down is not twice as dear.
-        middle = [] if places else price
-        body.append([mapping(candidate), number(estimate.kernel_score), *middle, ", ".join(notes)])
-    named = ["rung"] if places else [f"price ({plan.estimate.unit})", "× winner", "local", "launch"]
-    head = ["mapping", *named, ""]
+    body = [price_row(plan, candidate, estimate, number) for candidate, estimate in shown]
+    head = price_head(plan, f"price ({plan.estimate.unit})")
     lines = table(head, body, style=style, mark=lambda i: ("green",) if i == 0 else ())
     if len(rows) > len(shown):
         lines.append(style(f"and {len(rows) - len(shown)} dearer ones", "dim"))
@@ -142,7 +118,7 @@ def _kind(reason: str) -> str:
 def term_lines(plan: GroupPlan, coefficients: Mapping[str, float] | None, style: Style) -> list[str]:
     """How the winner's price comes about, term by term, for the policies whose formula is published."""
     terms = price_terms(plan, coefficients)
-    if terms is None and plan.estimate.unit == RUNGS:
+    if terms is None and plan.estimate.ordinal:
         return [
             f"{plan.policy} follows fixed rules of rows, columns, bytes and where rows start: cost/rungs.py and",
             "cost/unaligned.py; what they come from is in docs/kernels.md",

@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
-from tirx_reduce.values import Candidate, CostEstimate, DeviceLimits, Features, RowFacts
+from tirx_reduce.values import RUNGS, Candidate, CostEstimate, DeviceLimits, Features, RowFacts
 
 from .rung import Shape
 from .rungs import streamed, vectors, wanted
 
-RUNGS = "rungs"
-"""Unit of its prices: how far down the ladder a candidate stands."""
 FAR = 1000.0
 """Price of what the ladder does not name."""
 

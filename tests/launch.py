@@ -18,6 +18,13 @@ from tirx_reduce.schedules import build, force, lower, plan
 from tirx_reduce.values import Candidate, DeviceLimits
 
 TARGETS = ("metal", "cuda")
+HOPPER: dict[str, Any] = {
+    "kind": "cuda",
+    "arch": "sm_90",
+    "max_threads_per_block": 1024,
+    "max_shared_memory_per_block": 232448,
+}
+"""sm_90 with the shared memory that a kernel may ask for."""
 _NARROW = {
     "bfloat16": ml_dtypes.bfloat16,
     "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
@@ -188,4 +195,4 @@ def check(
     )
 
 
-__all__ = ["TARGETS", "Kernel", "check", "narrow", "numpy_dtype", "poisoned", "run", "tr", "wide"]
+__all__ = ["HOPPER", "TARGETS", "Kernel", "check", "narrow", "numpy_dtype", "poisoned", "run", "tr", "wide"]

@@ -54,6 +54,13 @@ def test_every_priced_candidate_and_every_kind_of_refusal_stands_there() -> None
     assert "private: 192 scalars a lane; limit 64" in page.cells
 
 
+def test_a_rung_is_a_place_and_no_price() -> None:
+    html = plan_to_html(schedules.plan(get_workload("softmax").func((768, 6144)), "metal", policy="ladder"))
+    assert "rung  1 (1 is what its rules want" in html
+    assert "× winner" not in html
+    assert "× winner" in plan_to_html(softmax_plan())
+
+
 def test_names_are_escaped() -> None:
     plan = replace(softmax_plan(), policy="<b>&", extrapolated=True)
     html = plan_to_html(plan)

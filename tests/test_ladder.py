@@ -10,18 +10,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import tirx_reduce as tr
+from tests.launch import HOPPER
 from tirx_reduce.bench.workloads import get_workload
 from tirx_reduce.candidates import private_scalars
 from tirx_reduce.cost.ladder import steps
 from tirx_reduce.cost.rung import Shape
 from tirx_reduce.values import Candidate, DeviceLimits
-
-HOPPER: dict[str, Any] = {
-    "kind": "cuda",
-    "arch": "sm_90",
-    "max_threads_per_block": 1024,
-    "max_shared_memory_per_block": 232448,
-}
 
 
 def limits() -> DeviceLimits:

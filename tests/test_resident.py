@@ -11,7 +11,7 @@ from tvm import te
 
 import tirx_reduce as tr
 from tests.functions import topi_func
-from tests.launch import Kernel, check, verified, wide
+from tests.launch import HOPPER, Kernel, check, verified, wide
 from tirx_reduce import facts
 from tirx_reduce.bench.explain import plan_lines
 from tirx_reduce.bench.terminal import Style
@@ -20,12 +20,6 @@ from tirx_reduce.candidates import refusal
 from tirx_reduce.values import Candidate, DeviceLimits
 
 CUDA = DeviceLimits(kind="cuda", shared_bytes=49152, opt_in_shared_bytes=232448, max_cluster=8)
-HOPPER = {
-    "kind": "cuda",
-    "arch": "sm_90",
-    "max_threads_per_block": 1024,
-    "max_shared_memory_per_block": 232448,
-}
 STAYS = Candidate(width=64, vector=4, reuse="shared", splits=2, resident=4)
 
 

@@ -11,14 +11,9 @@ from tvm.relax.frontend import nn
 from tvm.s_tir import dlight as dl
 
 import tirx_reduce as tr
+from tests.launch import HOPPER
 from tirx_reduce.bench.workloads import get_workload
 
-HOPPER = {
-    "kind": "cuda",
-    "arch": "sm_90",
-    "max_threads_per_block": 1024,
-    "max_shared_memory_per_block": 232448,
-}
 TARGETS: dict[str, Any] = {"metal": "metal", "cuda": HOPPER}
 BOTH = pytest.mark.parametrize("kind", TARGETS)
 

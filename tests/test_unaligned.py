@@ -6,25 +6,18 @@ import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import tirx_reduce as tr
-from tests.launch import verified
+from tests.launch import HOPPER, verified
 from tirx_reduce.bench.workloads import get_workload
 from tirx_reduce.cost import rungs, unaligned
 from tirx_reduce.cost.rung import Shape
 from tirx_reduce.values import Candidate, DeviceLimits
 
-HOPPER: dict[str, Any] = {
-    "kind": "cuda",
-    "arch": "sm_90",
-    "max_threads_per_block": 1024,
-    "max_shared_memory_per_block": 232448,
-}
 SWEEPS = Path(__file__).parents[1] / "docs" / "studies" / "h200-2026-11" / "sweeps_odd.json.gz"
 LINES = json.loads(gzip.decompress(SWEEPS.read_bytes()))["lines"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 from .describe import explain_program
@@ -30,10 +30,7 @@ def plan_to_html(plan: GroupPlan) -> str:
         f"on {escape(limits.kind)}: {features.rows} rows × {features.columns} columns, "
         f"{plan.candidate.resident or features.threadgroups} groups × {plan.width * plan.packing} threads"
     )
-    price = (
-        f"price {_number(plan.estimate.kernel_score)} {escape(plan.estimate.unit)} "
-        f"(local {_number(plan.estimate.local)}, launch {_number(plan.estimate.launch)})"
-    )
+    price = price_text(plan, _number)
     notes = []
     if plan.extrapolated:
         notes.append("extrapolated: the calibration never saw this width")
@@ -42,7 +39,7 @@ def plan_to_html(plan: GroupPlan) -> str:
     for (first, last), variant in plan.variants:
         end = "∞" if last is None else str(last)
         notes.append(f"rows {first} to {end}: {escape(mapping(variant.candidate))}")
-    parts = [f"<div>{head}</div>", f"<div>{price}</div>", *(f"<div>{note}</div>" for note in notes)]
+    parts = [f"<div>{head}</div>", f"<div>{escape(price)}</div>", *(f"<div>{note}</div>" for note in notes)]
     parts.append(_prices(plan))
     parts.append(_refusals(plan))
     hard = (
@@ -102,8 +99,8 @@ def _box(title: str, lines: Sequence[str]) -> str:
 def _prices(plan: GroupPlan) -> str:
     losers = [(c, v) for c, v in plan.rejected if isinstance(v, CostEstimate)]
     losers.sort(key=lambda pair: pair[1].kernel_score)
-    rows = [_price_row(plan, c, e) for c, e in [(plan.candidate, plan.estimate), *losers]]
-    head = ["mapping", plan.estimate.unit, "× winner", "local", "launch", ""]
+    rows = [price_row(plan, c, e, _number) for c, e in [(plan.candidate, plan.estimate), *losers]]
+    head = price_head(plan, plan.estimate.unit)
     table = _table(head, rows[:SHOWN])
     if len(rows) > SHOWN:
         rest = _table(head, rows[SHOWN:])
@@ -111,7 +108,26 @@ def _prices(plan: GroupPlan) -> str:
     return table
 
 
-def _price_row(plan: GroupPlan, candidate: Candidate, estimate: CostEstimate) -> list[str]:
+def price_text(plan: GroupPlan, number: Callable[[float], str], whose: str = "") -> str:
+    """The winner's price, or its rung, and `whose` it is."""
+    price = plan.estimate
+    if price.ordinal:
+        return (
+            f"rung  {number(price.kernel_score)}{whose} (1 is what its rules want; the first legal one wins)"
+        )
+    parts = f"local {number(price.local)}, launch {number(price.launch)}"
+    return f"price {number(price.kernel_score)} {price.unit}{whose} ({parts})"
+
+
+def price_head(plan: GroupPlan, title: str) -> list[str]:
+    """What stands above the columns of `price_row`."""
+    return ["mapping", *(["rung"] if plan.estimate.ordinal else [title, "× winner", "local", "launch"]), ""]
+
+
+def price_row(
+    plan: GroupPlan, candidate: Candidate, estimate: CostEstimate, number: Callable[[float], str]
+) -> list[str]:
+    """A candidate beside the winner, and whether it is the winner or the incumbent."""
     notes = [
         word
         for word, is_it in (
@@ -120,14 +136,9 @@ def _price_row(plan: GroupPlan, candidate: Candidate, estimate: CostEstimate) ->
         )
         if is_it
     ]
-    return [
-        mapping(candidate),
-        _number(estimate.kernel_score),
-        f"{estimate.kernel_score / plan.estimate.kernel_score:.3f}",
-        _number(estimate.local),
-        _number(estimate.launch),
-        ", ".join(notes),
-    ]
+    ratio = f"{estimate.kernel_score / plan.estimate.kernel_score:.3f}"
+    parts = [] if plan.estimate.ordinal else [ratio, number(estimate.local), number(estimate.launch)]
+    return [mapping(candidate), number(estimate.kernel_score), *parts, ", ".join(notes)]
 
 
 def _refusals(plan: GroupPlan) -> str:

@@ -11,6 +11,8 @@ from .errors import ReduceError
 from .program import RowProgram
 
 REUSES = ("reload", "private", "shared", "mixed")
+RUNGS = "rungs"
+"""Unit of the prices of `ladder`: how far down its list a candidate stands."""
 
 
 @dataclass(frozen=True, slots=True)  # positional as well: users write them by hand
@@ -167,6 +169,11 @@ class CostEstimate:
     """The complete objective; the solver minimises it, and nothing multiplies it afterwards."""
     unit: str
     """Unit of `kernel_score`, e.g. `rounds` or `us`."""
+
+    @property
+    def ordinal(self) -> bool:
+        """Whether scores are places in an order: twice as far down is not twice as dear."""
+        return self.unit == RUNGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
